@@ -1,8 +1,9 @@
-/* Darkbloom's waist: open an engine on a checkpoint, submit tokens with sampling settings, receive events, cancel.
+/* Darkbloom's waist: open an engine on a checkpoint, submit tokens with sampling settings, receive events,
+ * cancel.
  *
- * No tensor, no text and no socket here. The server, the terminal, the benchmark and the fleet agent all stand on this header.
- * Threads: one engine thread (inside) owns the model. bl_engine_* and bl_session_* may be called from any thread; one
- * session must not be used by two threads at the same time.
+ * No tensor, no text and no socket here. The server, the terminal, the benchmark and the fleet agent all
+ * stand on this header. Threads: one engine thread (inside) owns the model. bl_engine_* and bl_session_* may
+ * be called from any thread; one session must not be used by two threads at the same time.
  *
  * A request's tokens are a function of weights, prompt, seed and sampling settings only (NUMERICS.md).
  */
@@ -26,13 +27,13 @@ typedef struct bl_session bl_session;
 #define BL_MAX_STOP_IDS     64
 
 typedef struct {
-    const char *model_path;   /* a .gguf file or a checkpoint folder */
-    uint32_t n_threads;       /* 0: all cores */
-    uint32_t cpu_mask;        /* BL_CPU_* bits of backend.h allowed; UINT32_MAX: all */
-    bool activations_f32;     /* comparison mode, NUMERICS.md §3 */
-    uint32_t n_context;       /* positions a session may hold; 0: what the checkpoint declares */
-    uint32_t prefill_chunk;   /* rows per prefill step; 0: default 256 */
-    uint32_t max_queue;       /* requests that may wait; 0: default 32 */
+    const char *model_path;    /* a .gguf file or a checkpoint folder */
+    uint32_t n_threads;        /* 0: all cores */
+    uint32_t cpu_mask;         /* BL_CPU_* bits of backend.h allowed; UINT32_MAX: all */
+    bool activations_f32;      /* comparison mode, NUMERICS.md §3 */
+    uint32_t n_context;        /* positions a session may hold; 0: what the checkpoint declares */
+    uint32_t prefill_chunk;    /* rows per prefill step; 0: default 256 */
+    uint32_t max_queue;        /* requests that may wait; 0: default 32 */
     uint64_t max_memory_bytes; /* refuse to load when the plan is larger; 0: what the machine has available */
     /* Progress of loading (may be NULL), called on the opening thread: done and total bytes of weights. */
     void (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes);
@@ -46,11 +47,12 @@ bl_code bl_engine_open(const bl_engine_options *o, bl_engine **ret, bl_err *err)
 /* Cancels all sessions, joins the thread. Sessions must be freed before. */
 void bl_engine_close(bl_engine *e);
 
-/* What the weights say (immutable). Sizes in bytes, strings owned by the engine. Also obtainable without loading the weights. */
+/* What the weights say (immutable). Sizes in bytes, strings owned by the engine. Also obtainable without
+ * loading the weights. */
 typedef struct {
-    char family[32];       /* "gemma3_text", "llama" */
-    char container[16];    /* "gguf", "safetensors" */
-    char quant[96];        /* "Q5_0 81, Q4_K 27, ..." tensors per type, most bytes first */
+    char family[32];    /* "gemma3_text", "llama" */
+    char container[16]; /* "gguf", "safetensors" */
+    char quant[96];     /* "Q5_0 81, Q4_K 27, ..." tensors per type, most bytes first */
     uint64_t n_params;
     uint32_t n_vocab, n_layers, n_full_layers, hidden, n_heads, n_kv_heads, head_dim, ffn, window;
     uint32_t n_context_trained; /* declared by the checkpoint */
@@ -58,11 +60,11 @@ typedef struct {
     bool tied_embeddings;
     uint64_t file_bytes;
     /* memory plan */
-    uint64_t weights_bytes;        /* as laid out for the kernels */
-    uint64_t kv_bytes_per_token;   /* all layers, before windows cap them */
-    uint64_t kv_bytes;             /* at n_context, windows counted */
-    uint64_t scratch_bytes;        /* activations and backend scratch */
-    uint64_t other_bytes;          /* tokenizer, tables, program */
+    uint64_t weights_bytes;      /* as laid out for the kernels */
+    uint64_t kv_bytes_per_token; /* all layers, before windows cap them */
+    uint64_t kv_bytes;           /* at n_context, windows counted */
+    uint64_t scratch_bytes;      /* activations and backend scratch */
+    uint64_t other_bytes;        /* tokenizer, tables, program */
     uint64_t total_bytes;
     uint64_t read_bytes_per_token; /* weights streamed by one decode step */
     uint64_t flops_per_token;      /* multiply and add counted separately, per prompt token */
@@ -73,7 +75,7 @@ const bl_model_info *bl_engine_info(const bl_engine *e);
 bl_code bl_model_inspect(const bl_engine_options *o, bl_model_info *ret, bl_err *err) BL_MUST_CHECK;
 
 typedef struct {
-    uint32_t waiting, running;   /* sessions */
+    uint32_t waiting, running; /* sessions */
     uint64_t n_prompt_tokens, n_output_tokens, n_finished, n_failed, n_cancelled;
     uint64_t kv_bytes_in_use;
 } bl_engine_stats;
@@ -84,7 +86,8 @@ const char *bl_engine_device(const bl_engine *e);
 double bl_engine_measure_read_gbps(bl_engine *e); /* about 0.3 s; only while idle (0 otherwise) */
 double bl_engine_measure_int8_gops(bl_engine *e);
 
-/* One line per op label: calls, time, bytes, share. Enable before submitting; text owned by caller (bl_free). */
+/* One line per op label: calls, time, bytes, share. Enable before submitting; text owned by caller (bl_free).
+ */
 void bl_engine_set_profile(bl_engine *e, bool on);
 char *bl_engine_profile_text(bl_engine *e);
 
@@ -97,17 +100,18 @@ typedef struct {
 } bl_sampling;
 
 typedef struct {
-    const int32_t *prompt; /* copied */
-    size_t n_prompt;       /* >= 1 */
-    uint32_t max_tokens;   /* >= 1; the context may end the answer earlier */
+    const int32_t *prompt;   /* copied */
+    size_t n_prompt;         /* >= 1 */
+    uint32_t max_tokens;     /* >= 1; the context may end the answer earlier */
     const int32_t *stop_ids; /* copied; the stop id itself is reported as the last token with `is_stop` */
     size_t n_stop_ids;
     bl_sampling sampling;
     bool logprobs;           /* fill logprob and top[] */
     uint32_t n_top_logprobs; /* <= BL_MAX_TOP_LOGPROBS */
     bool logit_hash;         /* fill finished.logit_hash */
-    bool hash_prompt;        /* the hash covers the logits of every prompt row too (costs the head on each row) */
-    /* Called from the engine thread when an event became readable (may be NULL): wakes an event loop. Must not block. */
+    bool hash_prompt; /* the hash covers the logits of every prompt row too (costs the head on each row) */
+    /* Called from the engine thread when an event became readable (may be NULL): wakes an event loop. Must
+     * not block. */
     void (*notify)(void *user);
     void *notify_user;
 } bl_request;
@@ -137,12 +141,14 @@ typedef struct {
     bl_err err;
 } bl_event;
 
-/* Queues a request. BL_EINVAL (bad argument, prompt longer than the context: the message holds both numbers), BL_EBUSY (queue
- * full). */
+/* Queues a request. BL_EINVAL (bad argument, prompt longer than the context: the message holds both numbers),
+ * BL_EBUSY (queue full). */
 bl_code bl_session_submit(bl_engine *e, const bl_request *r, bl_session **ret, bl_err *err) BL_MUST_CHECK;
 
-/* Next event. timeout_ms < 0 waits for ever; 0 polls. *ret_got false on timeout. After FINISHED or FAILED there are no more. */
-bl_code bl_session_next(bl_session *s, int timeout_ms, bl_event *ret, bool *ret_got, bl_err *err) BL_MUST_CHECK;
+/* Next event. timeout_ms < 0 waits for ever; 0 polls. *ret_got false on timeout. After FINISHED or FAILED
+ * there are no more. */
+bl_code bl_session_next(bl_session *s, int timeout_ms, bl_event *ret, bool *ret_got,
+                        bl_err *err) BL_MUST_CHECK;
 
 /* The request ends at the next step boundary with FINISHED/BL_FINISH_CANCELLED. */
 void bl_session_cancel(bl_session *s);

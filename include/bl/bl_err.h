@@ -1,8 +1,8 @@
 /* Errors: a code and a fixed-size message.
  *
- * Every function that can fail returns bl_code and takes `bl_err *err` last (NULL allowed). On failure the ret_
- * outputs are untouched and nothing is leaked. A message names the object, the value found and the value allowed;
- * it never holds prompt text, keys or tokens. No allocation happens here.
+ * Every function that can fail returns bl_code and takes `bl_err *err` last (NULL allowed). On failure the
+ * ret_ outputs are untouched and nothing is leaked. A message names the object, the value found and the value
+ * allowed; it never holds prompt text, keys or tokens. No allocation happens here.
  */
 #ifndef BL_ERR_H
 #define BL_ERR_H
@@ -38,16 +38,17 @@ typedef struct {
 } bl_err;
 
 #if defined(__GNUC__)
-#define BL_MUST_CHECK    __attribute__((warn_unused_result))
-#define BL_PRINTF(a, b)  __attribute__((format(printf, a, b)))
+#define BL_MUST_CHECK   __attribute__((warn_unused_result))
+#define BL_PRINTF(a, b) __attribute__((format(printf, a, b)))
 #else
 #define BL_MUST_CHECK
 #define BL_PRINTF(a, b)
 #endif
 
-/* Fills *err (when not NULL) and returns code. The message is cut at 255 bytes, never inside a UTF-8 character,
- * and control bytes in it become '?'. Use through BL_FAIL. */
-bl_code bl_err_set(bl_err *err, bl_code code, const char *file, int line, const char *fmt, ...) BL_PRINTF(5, 6);
+/* Fills *err (when not NULL) and returns code. The message is cut at 255 bytes, never inside a UTF-8
+ * character, and control bytes in it become '?'. Use through BL_FAIL. */
+bl_code bl_err_set(bl_err *err, bl_code code, const char *file, int line, const char *fmt, ...)
+    BL_PRINTF(5, 6);
 
 /* Puts "context: " before the message, keeping the code. Returns err->code (or `code` when err is NULL). */
 bl_code bl_err_wrap(bl_err *err, bl_code code, const char *fmt, ...) BL_PRINTF(3, 4);
@@ -56,20 +57,20 @@ bl_code bl_err_wrap(bl_err *err, bl_code code, const char *fmt, ...) BL_PRINTF(3
 const char *bl_code_name(bl_code code);
 
 #define BL_FAIL(err, code, ...) return bl_err_set((err), (code), __FILE__, __LINE__, __VA_ARGS__)
-#define BL_TRY(expr)                                                                                                   \
-    do {                                                                                                               \
-        bl_code bl_try_code = (expr);                                                                                  \
-        if (bl_try_code != BL_OK) {                                                                                    \
-            return bl_try_code;                                                                                        \
-        }                                                                                                              \
+#define BL_TRY(expr)                                                                                         \
+    do {                                                                                                     \
+        bl_code bl_try_code = (expr);                                                                        \
+        if (bl_try_code != BL_OK) {                                                                          \
+            return bl_try_code;                                                                              \
+        }                                                                                                    \
     } while (0)
 /* The goto form: sets `rc` and jumps to the function's one forward clean-up label. */
-#define BL_TRY_GOTO(rc, label, expr)                                                                                   \
-    do {                                                                                                               \
-        (rc) = (expr);                                                                                                 \
-        if ((rc) != BL_OK) {                                                                                           \
-            goto label;                                                                                                \
-        }                                                                                                              \
+#define BL_TRY_GOTO(rc, label, expr)                                                                         \
+    do {                                                                                                     \
+        (rc) = (expr);                                                                                       \
+        if ((rc) != BL_OK) {                                                                                 \
+            goto label;                                                                                      \
+        }                                                                                                    \
     } while (0)
 
 #ifdef __cplusplus

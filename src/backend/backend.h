@@ -1,7 +1,9 @@
-/* The seam between models and devices: weight matrices, op descriptors, steps, and the table of functions a device fills.
+/* The seam between models and devices: weight matrices, op descriptors, steps, and the table of functions a
+ * device fills.
  *
- * A family writes a flat list of ops once, at load; a step runs that list over a ragged set of rows (each row: sequence, token,
- * position). The order of every float operation is fixed by NUMERICS.md, so any two backends give the same bits.
+ * A family writes a flat list of ops once, at load; a step runs that list over a ragged set of rows (each
+ * row: sequence, token, position). The order of every float operation is fixed by NUMERICS.md, so any two
+ * backends give the same bits.
  *
  * Threads: everything here is called by the engine thread only, except bl_backend_cpu_* probes.
  */
@@ -16,7 +18,9 @@
 
 #define BL_NUMERICS_VERSION 1
 
-/* ---- weights -------------------------------------------------------------------------------------------------------------- */
+/* ---- weights
+ * --------------------------------------------------------------------------------------------------------------
+ */
 
 /* A weight matrix [n_out, k] in the device's own layout. Opaque; made by mat_new from a file's rows. */
 typedef struct bl_mat bl_mat;
@@ -34,12 +38,13 @@ typedef enum {
     BL_ACTIVATIONS_F32   /* comparison mode: weights dequantised to f32 rule, KV is f32 */
 } bl_activations;
 
-/* ---- key/value tiles -------------------------------------------------------------------------------------------------------- */
+/* ---- key/value tiles
+ * -------------------------------------------------------------------------------------------------------- */
 
-/* KV storage of one layer of one sequence is a table of tiles, one per 64 absolute positions. A tile holds, for each KV head h:
- *   K transposed  [head_dim][64]   at element offset h * 2 * 64 * head_dim
- *   V             [64][head_dim]   right behind it
- * in bf16 (or f32 in comparison mode). 64-byte aligned. A NULL entry is a tile nobody may read any more (fell out of a window). */
+/* KV storage of one layer of one sequence is a table of tiles, one per 64 absolute positions. A tile holds,
+ * for each KV head h: K transposed  [head_dim][64]   at element offset h * 2 * 64 * head_dim V [64][head_dim]
+ * right behind it in bf16 (or f32 in comparison mode). 64-byte aligned. A NULL entry is a tile nobody may
+ * read any more (fell out of a window). */
 #define BL_KV_TILE 64
 
 typedef struct {
@@ -51,29 +56,38 @@ static inline uint64_t bl_kv_tile_bytes(uint32_t n_kv_heads, uint32_t head_dim, 
     return (uint64_t)n_kv_heads * 2u * BL_KV_TILE * head_dim * (f32 ? 4u : 2u);
 }
 
-/* ---- ops -------------------------------------------------------------------------------------------------------------------- */
+/* ---- ops
+ * --------------------------------------------------------------------------------------------------------------------
+ */
 
-/* Activation buffers are numbered slots; each is f32, row-major, n_rows x width (width given per slot in the step). */
+/* Activation buffers are numbered slots; each is f32, row-major, n_rows x width (width given per slot in the
+ * step). */
 typedef enum {
-    BL_OP_EMBED,      /* out0[r] = scale * dequant(w0[token[r]])                       dequantised in f32, one product after */
-    BL_OP_ROPE_TABLE, /* out0[r] = cos(pos[r]*f_i) for i < n_rot/2, then sin           vec = inv_freq[n_rot/2], f32 */
-    BL_OP_RMSNORM,    /* out0 = in0 * r * vec, per group of `dim`; r = 1/sqrt(mean(x^2) + eps); in0 == out0 allowed. vec[dim], or NULL: no weight */
+    BL_OP_EMBED,      /* out0[r] = scale * dequant(w0[token[r]])                       dequantised in f32, one
+                         product after */
+    BL_OP_ROPE_TABLE, /* out0[r] = cos(pos[r]*f_i) for i < n_rot/2, then sin           vec =
+                         inv_freq[n_rot/2], f32 */
+    BL_OP_RMSNORM,    /* out0 = in0 * r * vec, per group of `dim`; r = 1/sqrt(mean(x^2) + eps); in0 == out0
+                         allowed. vec[dim], or NULL: no weight */
     BL_OP_MATMUL,     /* out_j = w_j . in0 (+ bias_j when not NULL), j < n_w */
     BL_OP_ROPE,       /* in place on out0: half pairing over the first n_rot of each head; table = in0 */
-    BL_OP_KV_STORE,   /* K (in0, after norm and rope) and V (in1) of each row go to kv layer `kv_layer` at the row's position */
-    BL_OP_ATTENTION,  /* out0 = attention of q (in0) over kv layer `kv_layer`, NUMERICS §4; keys p - window < k <= p (window 0: all) */
-    BL_OP_ADD,        /* out0 = in0 + in1; out0 may be either */
-    BL_OP_GLU,        /* out0 = act(in0) * in1; out0 may be either */
-    BL_OP_SELECT,     /* out0[i] = in0[out_rows[i]], i < n_out_rows: from here ops with rows == OUT run on the gathered rows */
-    BL_OP_SOFTCAP,    /* in place on out0: cap * tanh(x / cap) */
-    BL_OP_ADD_NORM,   /* out0 = in0 + rmsnorm(in1, vec); the same bits as RMSNORM then ADD. out0 may be in0 */
+    BL_OP_KV_STORE,   /* K (in0, after norm and rope) and V (in1) of each row go to kv layer `kv_layer` at the
+                         row's position */
+    BL_OP_ATTENTION, /* out0 = attention of q (in0) over kv layer `kv_layer`, NUMERICS §4; keys p - window < k
+                        <= p (window 0: all) */
+    BL_OP_ADD,       /* out0 = in0 + in1; out0 may be either */
+    BL_OP_GLU,       /* out0 = act(in0) * in1; out0 may be either */
+    BL_OP_SELECT,    /* out0[i] = in0[out_rows[i]], i < n_out_rows: from here ops with rows == OUT run on the
+                        gathered rows */
+    BL_OP_SOFTCAP,   /* in place on out0: cap * tanh(x / cap) */
+    BL_OP_ADD_NORM,  /* out0 = in0 + rmsnorm(in1, vec); the same bits as RMSNORM then ADD. out0 may be in0 */
     BL_OP__MAX
 } bl_op_kind;
 
 typedef enum { BL_ROWS_ALL, BL_ROWS_OUT } bl_op_rows;
 typedef enum { BL_GLU_SILU, BL_GLU_GELU_TANH } bl_glu_act;
 
-#define BL_OP_MAX_W 3
+#define BL_OP_MAX_W  3
 #define BL_SLOT_NONE 255
 
 typedef struct {
@@ -98,19 +112,24 @@ typedef struct {
     uint32_t n_rows;
     const int32_t *tokens; /* [n_rows] */
     const int32_t *pos;    /* [n_rows] absolute, ascending within a sequence */
-    const uint32_t *seq;   /* [n_rows] index of the row's sequence, < n_seqs; rows of a sequence are contiguous */
+    const uint32_t
+        *seq; /* [n_rows] index of the row's sequence, < n_seqs; rows of a sequence are contiguous */
     uint32_t n_seqs;
     const bl_kv_table *const *kv; /* kv[kv_layer][seq]: tables whose tiles for all rows' positions exist */
     uint32_t n_out_rows;
     const uint32_t *out_rows; /* ascending row indices whose logits are wanted */
     uint32_t n_slots;
-    float *const *slots;     /* [n_slots], 64-byte aligned; row stride = width rounded up to 16 floats */
-    const uint32_t *widths;  /* [n_slots] */
+    float *const *slots;    /* [n_slots], 64-byte aligned; row stride = width rounded up to 16 floats */
+    const uint32_t *widths; /* [n_slots] */
 } bl_step;
 
-static inline uint32_t bl_slot_stride(uint32_t width) { return (width + 15u) & ~15u; }
+static inline uint32_t bl_slot_stride(uint32_t width) {
+    return (width + 15u) & ~15u;
+}
 
-/* ---- the table ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the table
+ * ----------------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct bl_backend bl_backend;
 
@@ -123,7 +142,8 @@ typedef struct {
 typedef struct {
     const char *name; /* "cpu" */
     void (*close)(bl_backend *b);
-    /* Can this op (with its weights' dtypes) run here? Asked by the loader for every op before weights are touched. */
+    /* Can this op (with its weights' dtypes) run here? Asked by the loader for every op before weights are
+     * touched. */
     bool (*supports)(const bl_backend *b, bl_op_kind kind, bl_dtype w);
     /* Bytes mat_new will keep for a matrix; the memory plan is made of these. */
     bl_code (*mat_bytes)(const bl_backend *b, const bl_mat_desc *d, uint64_t *ret, bl_err *err);
@@ -132,11 +152,14 @@ typedef struct {
     void (*mat_free)(bl_backend *b, bl_mat *m);
     /* Bytes read from the matrix by one row's product: what decode streams. */
     uint64_t (*mat_read_bytes)(const bl_mat *m);
-    /* Bytes of scratch the backend will hold for steps of up to max_rows rows over this list. Call before the first run; run() itself allocates nothing. */
-    bl_code (*prepare)(bl_backend *b, const bl_op *ops, size_t n_ops, uint32_t max_rows, uint64_t *ret_scratch_bytes, bl_err *err);
+    /* Bytes of scratch the backend will hold for steps of up to max_rows rows over this list. Call before the
+     * first run; run() itself allocates nothing. */
+    bl_code (*prepare)(bl_backend *b, const bl_op *ops, size_t n_ops, uint32_t max_rows,
+                       uint64_t *ret_scratch_bytes, bl_err *err);
     /* Runs ops in order and returns when results are in the slots. */
     bl_code (*run)(bl_backend *b, const bl_op *ops, size_t n_ops, const bl_step *step, bl_err *err);
-    /* Profile: enabled by set_profile(true); read returns entries in first-seen order, owned by the backend. */
+    /* Profile: enabled by set_profile(true); read returns entries in first-seen order, owned by the backend.
+     */
     void (*set_profile)(bl_backend *b, bool on);
     size_t (*profile)(const bl_backend *b, const bl_op_profile **ret);
 } bl_backend_ops;
@@ -145,19 +168,23 @@ struct bl_backend {
     const bl_backend_ops *ops; /* first member of every backend's own struct */
 };
 
-/* ---- CPU ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- CPU
+ * ------------------------------------------------------------------------------------------------------------------------
+ */
 
 enum {
-    BL_CPU_AVX2 = 1u << 0,        /* AVX2 + FMA + F16C */
-    BL_CPU_AVX512 = 1u << 1,      /* F, BW, VL, DQ */
+    BL_CPU_AVX2 = 1u << 0,   /* AVX2 + FMA + F16C */
+    BL_CPU_AVX512 = 1u << 1, /* F, BW, VL, DQ */
     BL_CPU_AVX512_VNNI = 1u << 2,
     BL_CPU_ALL = 7u
 };
-/* What cpuid and xgetbv say this machine and its OS support (a level without the levels below it is not reported). */
+/* What cpuid and xgetbv say this machine and its OS support (a level without the levels below it is not
+ * reported). */
 uint32_t bl_cpu_detect(void);
 /* "avx2+avx512+avx512vnni", "scalar". Returns buf. */
 const char *bl_cpu_flags_name(uint32_t flags, char buf[64]);
-/* Parses --cpu-mask: a number, or names joined by '+' or ','; "scalar"/"none" = 0, "all" = BL_CPU_ALL. BL_EINVAL. */
+/* Parses --cpu-mask: a number, or names joined by '+' or ','; "scalar"/"none" = 0, "all" = BL_CPU_ALL.
+ * BL_EINVAL. */
 bl_code bl_cpu_parse_mask(const char *s, uint32_t *ret, bl_err *err) BL_MUST_CHECK;
 
 typedef struct {
@@ -170,8 +197,9 @@ bl_code bl_backend_cpu_open(const bl_cpu_options *opt, bl_backend **ret, bl_err 
 uint32_t bl_backend_cpu_threads(const bl_backend *b);
 uint32_t bl_backend_cpu_flags(const bl_backend *b); /* in use */
 
-/* Measured ceilings of this machine with the backend's threads: sequential read bandwidth of a buffer much larger than the caches,
- * and int8 multiply-accumulates (2 ops each) of the best integer unit. Takes about 0.3 s each. */
+/* Measured ceilings of this machine with the backend's threads: sequential read bandwidth of a buffer much
+ * larger than the caches, and int8 multiply-accumulates (2 ops each) of the best integer unit. Takes about
+ * 0.3 s each. */
 double bl_backend_cpu_read_gbps(bl_backend *b);
 double bl_backend_cpu_int8_gops(bl_backend *b);
 

@@ -16,7 +16,8 @@ bl_code bl_arena_new(const char *name, size_t max_bytes, bl_arena **ret, bl_err 
 void bl_arena_free(bl_arena *a);
 /* Keeps the first block. */
 void bl_arena_reset(bl_arena *a);
-/* Zeroed, aligned to 64. BL_ELIMIT beyond the ceiling, BL_ENOMEM when the system has none. ret gets the pointer. */
+/* Zeroed, aligned to 64. BL_ELIMIT beyond the ceiling, BL_ENOMEM when the system has none. ret gets the
+ * pointer. */
 bl_code bl_arena_alloc(bl_arena *a, size_t size_bytes, void **ret, bl_err *err) BL_MUST_CHECK;
 /* n * size with overflow check (BL_ERANGE). */
 bl_code bl_arena_alloc_array(bl_arena *a, size_t n, size_t size_bytes, void **ret, bl_err *err) BL_MUST_CHECK;

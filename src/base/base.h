@@ -1,7 +1,7 @@
 /* Small things every layer uses: assertions, checked integers, memory through the os-call table.
  *
- * All allocation in the project goes through bl_alloc/bl_realloc/bl_free (so that faults can be injected and counted);
- * all arithmetic on untrusted numbers goes through bl_add and bl_mul.
+ * All allocation in the project goes through bl_alloc/bl_realloc/bl_free (so that faults can be injected and
+ * counted); all arithmetic on untrusted numbers goes through bl_add and bl_mul.
  */
 #ifndef BL_BASE_BASE_H
 #define BL_BASE_BASE_H
@@ -52,7 +52,8 @@ static inline bool bl_align_u64(uint64_t a, uint64_t align, uint64_t *ret) {
     return true;
 }
 
-/* Heap memory, zeroed. size 0 gives a valid pointer. NULL when out of memory: the caller reports BL_ENOMEM. */
+/* Heap memory, zeroed. size 0 gives a valid pointer. NULL when out of memory: the caller reports BL_ENOMEM.
+ */
 void *bl_alloc(size_t size_bytes) BL_MUST_CHECK;
 /* n * size with overflow check, zeroed. */
 void *bl_alloc_array(size_t n, size_t size_bytes) BL_MUST_CHECK;

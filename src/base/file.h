@@ -8,8 +8,8 @@
 #include "base/buf.h"
 #include "bl/bl_err.h"
 
-/* Reads a regular file of at most max_bytes into *b (initialised here with that maximum; done by the caller, also
- * safe to call after failure). BL_ENOTFOUND, BL_EIO, BL_ELIMIT. */
+/* Reads a regular file of at most max_bytes into *b (initialised here with that maximum; done by the caller,
+ * also safe to call after failure). BL_ENOTFOUND, BL_EIO, BL_ELIMIT. */
 bl_code bl_file_read(const char *path, size_t max_bytes, bl_buf *b, bl_err *err) BL_MUST_CHECK;
 
 /* A read-only private map of a regular file. size 0 files are refused (BL_EFORMAT). */
@@ -23,7 +23,8 @@ typedef struct {
 bl_code bl_map_open(const char *path, bool allow_links, bl_map *ret, bl_err *err) BL_MUST_CHECK;
 void bl_map_close(bl_map *m);
 
-/* Writes to `path` by a temporary in the same folder, fsync and rename: readers see the old or the new, never half. */
+/* Writes to `path` by a temporary in the same folder, fsync and rename: readers see the old or the new, never
+ * half. */
 bl_code bl_file_write_atomic(const char *path, const void *data, size_t n, bl_err *err) BL_MUST_CHECK;
 
 /* mkdir -p with mode 0700 for new components. */

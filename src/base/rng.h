@@ -1,5 +1,5 @@
-/* Randomness: Philox 4x32-10, the counter-based generator of NUMERICS.md §7 (Salmon et al., "Parallel Random Numbers:
- * As Easy as 1, 2, 3", SC'11). Pure functions of key and counter; no state to share.
+/* Randomness: Philox 4x32-10, the counter-based generator of NUMERICS.md §7 (Salmon et al., "Parallel Random
+ * Numbers: As Easy as 1, 2, 3", SC'11). Pure functions of key and counter; no state to share.
  */
 #ifndef BL_BASE_RNG_H
 #define BL_BASE_RNG_H
@@ -9,8 +9,8 @@
 /* ret[4] = Philox4x32-10(counter, key). */
 void bl_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t ret[4]);
 
-/* The draw for output position `pos` of a request: uniform in [0, 1) with 24 bits, as float arithmetic sees it.
- * key = seed (low, high); counter = (pos, stream low, stream high, 0). */
+/* The draw for output position `pos` of a request: uniform in [0, 1) with 24 bits, as float arithmetic sees
+ * it. key = seed (low, high); counter = (pos, stream low, stream high, 0). */
 float bl_rng_uniform(uint64_t seed, uint64_t stream, uint32_t pos);
 
 /* Sequential generator for tests, ids and jitter (splitmix64). Not for sampling. */

@@ -1,5 +1,6 @@
 /* A checkpoint on disk, whichever its container: a .gguf file, or a folder with config.json and safetensors.
- * One place that knows which files belong to it; the loader and the chat layer both stand on it. Immutable after open.
+ * One place that knows which files belong to it; the loader and the chat layer both stand on it. Immutable
+ * after open.
  */
 #ifndef BL_FORMATS_CHECKPOINT_H
 #define BL_FORMATS_CHECKPOINT_H
@@ -14,30 +15,34 @@ typedef enum { BL_CKPT_GGUF, BL_CKPT_HF } bl_checkpoint_kind;
 
 typedef struct bl_checkpoint bl_checkpoint;
 
-/* path: a .gguf file, or a folder holding config.json and either model.safetensors or model.safetensors.index.json with
- * its shards (spec §7.2, all checks of §7.3 "Set"). A folder with exactly one *.gguf and no config.json is that file.
- * Links inside a folder are followed only when they stay below the folder's real parent tree "…/models--x--y/" (the
- * Hugging Face cache layout) and refused otherwise. */
+/* path: a .gguf file, or a folder holding config.json and either model.safetensors or
+ * model.safetensors.index.json with its shards (spec §7.2, all checks of §7.3 "Set"). A folder with exactly
+ * one *.gguf and no config.json is that file. Links inside a folder are followed only when they stay below
+ * the folder's real parent tree "…/models--x--y/" (the Hugging Face cache layout) and refused otherwise. */
 bl_code bl_checkpoint_open(const char *path, bl_checkpoint **ret, bl_err *err) BL_MUST_CHECK;
 void bl_checkpoint_free(bl_checkpoint *c);
 
 bl_checkpoint_kind bl_checkpoint_kind_of(const bl_checkpoint *c);
-const char *bl_checkpoint_path(const bl_checkpoint *c);      /* as opened */
-const char *bl_checkpoint_name(const bl_checkpoint *c);      /* last path component without .gguf: the default model id */
-const bl_gguf *bl_checkpoint_gguf(const bl_checkpoint *c);   /* NULL for HF */
-const json_t *bl_checkpoint_config(const bl_checkpoint *c);  /* config.json, NULL for GGUF */
+const char *bl_checkpoint_path(const bl_checkpoint *c); /* as opened */
+const char *
+bl_checkpoint_name(const bl_checkpoint *c); /* last path component without .gguf: the default model id */
+const bl_gguf *bl_checkpoint_gguf(const bl_checkpoint *c);             /* NULL for HF */
+const json_t *bl_checkpoint_config(const bl_checkpoint *c);            /* config.json, NULL for GGUF */
 const json_t *bl_checkpoint_generation_config(const bl_checkpoint *c); /* or NULL */
 
 size_t bl_checkpoint_count(const bl_checkpoint *c);
 const bl_tensor_view *bl_checkpoint_at(const bl_checkpoint *c, size_t i);
-const bl_tensor_view *bl_checkpoint_find(const bl_checkpoint *c, const char *name); /* NULL when absent; O(log n) */
+const bl_tensor_view *bl_checkpoint_find(const bl_checkpoint *c,
+                                         const char *name); /* NULL when absent; O(log n) */
 /* Sum of tensor bytes. */
 uint64_t bl_checkpoint_tensor_bytes(const bl_checkpoint *c);
-/* Drops the pages of a tensor's bytes from this process (madvise): called by the loader once they are re-laid. */
+/* Drops the pages of a tensor's bytes from this process (madvise): called by the loader once they are
+ * re-laid. */
 void bl_checkpoint_release_pages(const bl_checkpoint *c, const bl_tensor_view *t);
 
-/* Reads a side file of the folder (tokenizer.json, chat_template.jinja...), bounded. BL_ENOTFOUND when absent (always for
- * GGUF). */
-bl_code bl_checkpoint_read_side(const bl_checkpoint *c, const char *file, size_t max_bytes, bl_buf *ret, bl_err *err) BL_MUST_CHECK;
+/* Reads a side file of the folder (tokenizer.json, chat_template.jinja...), bounded. BL_ENOTFOUND when absent
+ * (always for GGUF). */
+bl_code bl_checkpoint_read_side(const bl_checkpoint *c, const char *file, size_t max_bytes, bl_buf *ret,
+                                bl_err *err) BL_MUST_CHECK;
 
 #endif

@@ -1,6 +1,7 @@
-/* Jinja templates as chat templates use them (spec models.md §11.1), sandboxed: no I/O, no attribute of the host, bounded in
- * steps, output, depth and memory. trim_blocks and lstrip_blocks are on, as in Hugging Face's renderer. An unknown construct
- * fails compile, never renders approximately. A compiled template is immutable; any thread may render it.
+/* Jinja templates as chat templates use them (spec models.md §11.1), sandboxed: no I/O, no attribute of the
+ * host, bounded in steps, output, depth and memory. trim_blocks and lstrip_blocks are on, as in Hugging
+ * Face's renderer. An unknown construct fails compile, never renders approximately. A compiled template is
+ * immutable; any thread may render it.
  */
 #ifndef BL_FORMATS_JINJA_H
 #define BL_FORMATS_JINJA_H
@@ -25,9 +26,9 @@ typedef struct {
 bl_code bl_jinja_compile(const char *src, size_t n, bl_jinja **ret, bl_err *err) BL_MUST_CHECK;
 void bl_jinja_free(bl_jinja *t);
 
-/* Appends the rendering with the members of `context` (an object) as variables. raise_exception() gives BL_EINVAL with its
- * message. limits may be NULL. */
-bl_code bl_jinja_render(const bl_jinja *t, const json_t *context, const bl_jinja_limits *limits, bl_buf *ret, bl_err *err)
-    BL_MUST_CHECK;
+/* Appends the rendering with the members of `context` (an object) as variables. raise_exception() gives
+ * BL_EINVAL with its message. limits may be NULL. */
+bl_code bl_jinja_render(const bl_jinja *t, const json_t *context, const bl_jinja_limits *limits, bl_buf *ret,
+                        bl_err *err) BL_MUST_CHECK;
 
 #endif

@@ -1,5 +1,5 @@
-/* safetensors: the header of one file, checked in full (spec models.md §7), and views of its tensors in the map.
- * Immutable after open; any thread may read.
+/* safetensors: the header of one file, checked in full (spec models.md §7), and views of its tensors in the
+ * map. Immutable after open; any thread may read.
  */
 #ifndef BL_FORMATS_SAFETENSORS_H
 #define BL_FORMATS_SAFETENSORS_H
@@ -10,11 +10,13 @@
 
 typedef struct bl_safetensors bl_safetensors;
 
-/* Parses from memory (borrowed, must outlive the result). `name` is used in messages. For fuzzing and tests. */
-bl_code bl_safetensors_parse(const uint8_t *data, uint64_t size_bytes, const char *name, bl_safetensors **ret, bl_err *err)
-    BL_MUST_CHECK;
+/* Parses from memory (borrowed, must outlive the result). `name` is used in messages. For fuzzing and tests.
+ */
+bl_code bl_safetensors_parse(const uint8_t *data, uint64_t size_bytes, const char *name, bl_safetensors **ret,
+                             bl_err *err) BL_MUST_CHECK;
 /* Maps and parses a file. */
-bl_code bl_safetensors_open(const char *path, bool allow_links, bl_safetensors **ret, bl_err *err) BL_MUST_CHECK;
+bl_code bl_safetensors_open(const char *path, bool allow_links, bl_safetensors **ret,
+                            bl_err *err) BL_MUST_CHECK;
 void bl_safetensors_free(bl_safetensors *st);
 
 size_t bl_safetensors_count(const bl_safetensors *st);

@@ -1,7 +1,7 @@
 /* Element types and quantised block layouts of checkpoint files: plain data and exact scalar conversions.
  *
- * Source of the block layouts: spec models.md §9.2-9.4 (GGUF v3). The dequantised value of every format is the formula
- * given there, evaluated in f32, each product and sum rounded once, in the written order.
+ * Source of the block layouts: spec models.md §9.2-9.4 (GGUF v3). The dequantised value of every format is
+ * the formula given there, evaluated in f32, each product and sum rounded once, in the written order.
  */
 #ifndef BL_TENSOR_DTYPE_H
 #define BL_TENSOR_DTYPE_H
@@ -37,10 +37,10 @@ typedef enum {
 } bl_dtype;
 
 typedef struct {
-    const char *name;      /* "Q4_K" */
-    uint32_t block_elems;  /* elements per block, 1 for plain types */
-    uint32_t block_bytes;  /* bytes per block */
-    bool is_weight;        /* may be a weight matrix (first eleven) */
+    const char *name;     /* "Q4_K" */
+    uint32_t block_elems; /* elements per block, 1 for plain types */
+    uint32_t block_bytes; /* bytes per block */
+    bool is_weight;       /* may be a weight matrix (first eleven) */
 } bl_dtype_info;
 
 const bl_dtype_info *bl_dtype_get(bl_dtype t);
@@ -51,8 +51,8 @@ bl_code bl_dtype_row_bytes(bl_dtype t, uint64_t n, uint64_t *ret, bl_err *err) B
 /* dst[n] (f32) = dequantised row; n a multiple of the block; src unaligned. t must be a weight type. */
 void bl_dequant_row(bl_dtype t, const void *src, float *dst, uint64_t n);
 
-/* BL_EFORMAT when a scale, offset or plain value among the n elements is NaN or infinite; names neither the tensor nor the
- * file: callers wrap. */
+/* BL_EFORMAT when a scale, offset or plain value among the n elements is NaN or infinite; names neither the
+ * tensor nor the file: callers wrap. */
 bl_code bl_dtype_check_finite(bl_dtype t, const void *src, uint64_t n, bl_err *err) BL_MUST_CHECK;
 
 static inline float bl_bits_to_f32(uint32_t u) {
@@ -65,7 +65,9 @@ static inline uint32_t bl_f32_to_bits(float f) {
     memcpy(&u, &f, 4);
     return u;
 }
-static inline float bl_bf16_to_f32(uint16_t h) { return bl_bits_to_f32((uint32_t)h << 16); }
+static inline float bl_bf16_to_f32(uint16_t h) {
+    return bl_bits_to_f32((uint32_t)h << 16);
+}
 /* Round to nearest even; NaN stays NaN (quiet). */
 static inline uint16_t bl_f32_to_bf16(float f) {
     uint32_t u = bl_f32_to_bits(f);

@@ -1,5 +1,6 @@
-/* Plain-C driver for fuzz targets: runs each file of the given files or folders through LLVMFuzzerTestOneInput once.
- * So every corpus is replayed in `make check` without libFuzzer. Exit 0 and one line with the count when all return. */
+/* Plain-C driver for fuzz targets: runs each file of the given files or folders through
+ * LLVMFuzzerTestOneInput once. So every corpus is replayed in `make check` without libFuzzer. Exit 0 and one
+ * line with the count when all return. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>

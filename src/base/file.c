@@ -1,0 +1,178 @@
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/os.h"
+
+static bl_code fail_errno(const char *what, const char *path, bl_err *err) {
+    int e = errno;
+    BL_FAIL(err, e == ENOENT || e == ENOTDIR ? BL_ENOTFOUND : BL_EIO, "cannot %s '%s': %s", what, path,
+            strerror(e));
+}
+
+/* Opens a regular file for reading. */
+static bl_code open_regular(const char *path, int extra_flags, int *ret_fd, struct stat *ret_st,
+                            bl_err *err) {
+    int fd = bl_os.open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | extra_flags, 0);
+    if (fd < 0) {
+        if (errno == ELOOP && (extra_flags & O_NOFOLLOW)) {
+            BL_FAIL(err, BL_EFORMAT, "'%s' is a symbolic link, a plain file is required here", path);
+        }
+        return fail_errno("open", path, err);
+    }
+    if (bl_os.fstat(fd, ret_st) != 0) {
+        bl_code rc = fail_errno("stat", path, err);
+        bl_os.close(fd);
+        return rc;
+    }
+    if (!S_ISREG(ret_st->st_mode)) {
+        bl_os.close(fd);
+        BL_FAIL(err, BL_EFORMAT, "'%s' is %s, a regular file is required", path,
+                S_ISDIR(ret_st->st_mode) ? "a folder" : "no regular file");
+    }
+    *ret_fd = fd;
+    return BL_OK;
+}
+
+bl_code bl_file_read(const char *path, size_t max_bytes, bl_buf *b, bl_err *err) {
+    bl_buf_init(b, max_bytes);
+    int fd = -1;
+    struct stat st;
+    BL_TRY(open_regular(path, 0, &fd, &st, err));
+    bl_code rc = BL_OK;
+    if ((uint64_t)st.st_size > max_bytes) {
+        rc = bl_err_set(err, BL_ELIMIT, __FILE__, __LINE__, "'%s' has %lld bytes, %zu allowed", path,
+                        (long long)st.st_size, max_bytes);
+    }
+    char chunk[16384];
+    while (rc == BL_OK) {
+        ssize_t n = bl_os.read(fd, chunk, sizeof chunk);
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n < 0) {
+            rc = fail_errno("read", path, err);
+        } else if (n == 0) {
+            break;
+        } else {
+            rc = bl_buf_append(b, chunk, (size_t)n, err);
+            if (rc != BL_OK) {
+                rc = bl_err_wrap(err, rc, "reading '%s'", path);
+            }
+        }
+    }
+    bl_os.close(fd);
+    if (rc != BL_OK) {
+        bl_buf_done(b);
+    }
+    return rc;
+}
+
+bl_code bl_map_open(const char *path, bool allow_links, bl_map *ret, bl_err *err) {
+    int fd = -1;
+    struct stat st;
+    BL_TRY(open_regular(path, allow_links ? 0 : O_NOFOLLOW, &fd, &st, err));
+    if (st.st_size <= 0) {
+        bl_os.close(fd);
+        BL_FAIL(err, BL_EFORMAT, "'%s' is empty", path);
+    }
+    void *p = bl_os.mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    bl_code rc = p == MAP_FAILED ? fail_errno("map", path, err) : BL_OK;
+    bl_os.close(fd);
+    if (rc == BL_OK) {
+        *ret = (bl_map){.data = p, .size_bytes = (uint64_t)st.st_size, .dev = st.st_dev, .ino = st.st_ino};
+    }
+    return rc;
+}
+
+void bl_map_close(bl_map *m) {
+    if (m->data) {
+        union { /* munmap takes a plain pointer; the map itself is never written */
+            const uint8_t *from;
+            void *to;
+        } addr = {.from = m->data};
+        bl_os.munmap(addr.to, (size_t)m->size_bytes);
+    }
+    *m = (bl_map){0};
+}
+
+static bl_code write_all(int fd, const char *path, const void *data, size_t n, bl_err *err) {
+    const char *p = data;
+    while (n > 0) {
+        ssize_t w = bl_os.write(fd, p, n);
+        if (w < 0 && errno == EINTR) {
+            continue;
+        }
+        if (w <= 0) {
+            return fail_errno("write", path, err);
+        }
+        p += w;
+        n -= (size_t)w;
+    }
+    return BL_OK;
+}
+
+bl_code bl_file_write_atomic(const char *path, const void *data, size_t n, bl_err *err) {
+    char tmp[4096];
+    int len = snprintf(tmp, sizeof tmp, "%s.tmp.%ld", path, (long)getpid());
+    if (len < 0 || (size_t)len >= sizeof tmp) {
+        BL_FAIL(err, BL_ELIMIT, "path of %zu bytes, %zu allowed", strlen(path), sizeof tmp - 32);
+    }
+    int fd = bl_os.open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        return fail_errno("create", tmp, err);
+    }
+    bl_code rc = write_all(fd, tmp, data, n, err);
+    if (rc == BL_OK && bl_os.fsync(fd) != 0) {
+        rc = fail_errno("sync", tmp, err);
+    }
+    if (bl_os.close(fd) != 0 && rc == BL_OK) {
+        rc = fail_errno("close", tmp, err);
+    }
+    if (rc == BL_OK && bl_os.rename(tmp, path) != 0) {
+        rc = fail_errno("rename to", path, err);
+    }
+    if (rc != BL_OK) {
+        bl_os.unlink(tmp);
+    }
+    return rc;
+}
+
+bl_code bl_file_make_dirs(const char *path, bl_err *err) {
+    char part[4096];
+    size_t n = strlen(path);
+    if (n == 0 || n >= sizeof part) {
+        BL_FAIL(err, BL_ELIMIT, "folder path of %zu bytes, 1 to %zu allowed", n, sizeof part - 1);
+    }
+    for (size_t i = 1; i <= n; i++) {
+        if (i < n && path[i] != '/') {
+            continue;
+        }
+        memcpy(part, path, i);
+        part[i] = '\0';
+        if (mkdir(part, 0700) != 0 && errno != EEXIST) {
+            return fail_errno("create folder", part, err);
+        }
+    }
+    if (!bl_file_is_dir(path)) {
+        BL_FAIL(err, BL_EIO, "'%s' exists and is no folder", path);
+    }
+    return BL_OK;
+}
+
+bool bl_file_is_dir(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+bool bl_file_exists(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0;
+}
