@@ -155,7 +155,8 @@ void bl_session_cancel(bl_session *s);
 /* Cancels if needed and frees; does not wait for the engine. No notify call comes after it returns. */
 void bl_session_free(bl_session *s);
 
-const char *bl_version(void);
+#define BL_VERSION "0.1.0"
+const char *bl_version(void); /* BL_VERSION of the library that is linked */
 
 #ifdef __cplusplus
 }
