@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/nearest.h"
 #include "bl/bl.h"
 #include "cli/commands.h"
 
@@ -49,7 +50,7 @@ static int unknown_command(const char *name) {
     for (size_t i = 0; i < bl_n_commands; i++) {
         names[i] = bl_commands[i]->name;
     }
-    const char *near = bl_opts_nearest(name, names, bl_n_commands);
+    const char *near = bl_nearest(name, names, bl_n_commands);
     if (near != NULL) {
         bl_cli_errorf("unknown command '%.60s', did you mean '%s'? (see 'darkbloom --help')", name, near);
     } else {

@@ -120,9 +120,6 @@ bl_code bl_opts_completion_bash(const bl_command *const *commands, size_t n, bl_
  * the exit status. */
 int bl_opts_begin(const bl_command *c, int argc, char **argv, void *values, bl_opts *ret);
 
-/* The nearest of n names to `word` when it is near enough to suggest, else NULL. */
-const char *bl_opts_nearest(const char *word, const char *const *names, size_t n);
-
 /* Decimal digits only, in [min, max]: for options and lists of numbers. `what` names the value in the
  * message. */
 bl_code bl_opts_parse_u64(const char *what, const char *s, uint64_t min, uint64_t max, uint64_t *ret,

@@ -1,0 +1,152 @@
+/* What several commands share: the option entries for models, engine and sampling, finding the model a name
+ * means, progress on a terminal, Ctrl-C. A command embeds the argument structs under the field names the
+ * macros expect and puts the macros into its table.
+ */
+#ifndef BL_CLI_COMMON_H
+#define BL_CLI_COMMON_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bl/bl.h"
+#include "cli/options.h"
+#include "provider/store.h"
+
+/* ---- where models are: field `store`
+ * ---------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *models_dir, *cache_home, *home, *hf_home, *hf_hub_cache;
+} bl_cli_store_args;
+
+#define BL_CLI_STORE_OPTIONS(S)                                                                              \
+    {BL_OPT_TEXT_AT(S, store.models_dir),                                                                    \
+     .name = "models-dir",                                                                                   \
+     .arg = "DIR",                                                                                           \
+     .env = "DARKBLOOM_MODELS_DIR",                                                                          \
+     .group = "Where models are",                                                                            \
+     .complete = BL_COMPLETE_DIR,                                                                            \
+     .doc = "Folder of downloaded models; without it ~/.cache/darkbloom/models."},                           \
+        {BL_OPT_TEXT_AT(S, store.cache_home), .env = "XDG_CACHE_HOME", .doc = "Stands in for ~/.cache."},    \
+        {BL_OPT_TEXT_AT(S, store.home), .env = "HOME", .doc = "The user's folder, ~ above."},                \
+        {BL_OPT_TEXT_AT(S, store.hf_home), .env = "HF_HOME",                                                 \
+         .doc = "Models are also found in hub/ below it (the Hugging Face cache)."},                         \
+    {                                                                                                        \
+        BL_OPT_TEXT_AT(S, store.hf_hub_cache), .env = "HF_HUB_CACHE", .doc = "That cache's folder itself."   \
+    }
+
+bl_code bl_cli_open_store(const bl_cli_store_args *a, bl_store *ret, bl_err *err) BL_MUST_CHECK;
+
+/* ---- the engine: field `engine`
+ * ---------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *model, *cpu_mask;
+    uint32_t threads, context, chunk, activations;
+    uint64_t max_memory;
+} bl_cli_engine_args;
+
+#define BL_CLI_MODEL_OPTION(S)                                                                               \
+    {                                                                                                        \
+        BL_OPT_TEXT_AT(S, engine.model), .name = "model", .letter = 'm', .arg = "MODEL",                     \
+                                         .env = "DARKBLOOM_MODEL", .complete = BL_COMPLETE_MODEL,            \
+                                         .group = "Model",                                                   \
+                                         .doc = "A .gguf file, a checkpoint folder, or the name of a model " \
+                                                "on this machine ('darkbloom models list')."                 \
+    }
+
+#define BL_CLI_ENGINE_OPTIONS(S)                                                                             \
+    {BL_OPT_U32_AT(S, engine.context),                                                                       \
+     .name = "context",                                                                                      \
+     .arg = "N",                                                                                             \
+     .min = 1,                                                                                               \
+     .max = 16777216,                                                                                        \
+     .env = "DARKBLOOM_CONTEXT",                                                                             \
+     .group = "Engine",                                                                                      \
+     .doc = "Positions a conversation may hold; without it what the checkpoint declares."},                  \
+        {BL_OPT_U32_AT(S, engine.threads),                                                                   \
+         .name = "threads",                                                                                  \
+         .letter = 't',                                                                                      \
+         .arg = "N",                                                                                         \
+         .min = 1,                                                                                           \
+         .max = 1024,                                                                                        \
+         .env = "DARKBLOOM_THREADS",                                                                         \
+         .doc = "Threads that compute; without it all cores. The answer does not depend on it."},            \
+        {BL_OPT_TEXT_AT(S, engine.cpu_mask),                                                                 \
+         .name = "cpu-mask",                                                                                 \
+         .arg = "FEATURES",                                                                                  \
+         .def = "all",                                                                                       \
+         .env = "DARKBLOOM_CPU_MASK",                                                                        \
+         .doc = "CPU features that may be used: all, scalar, or names joined by '+' (avx2, avx512, "         \
+                "avx512vnni). The answer does not depend on it."},                                           \
+        {BL_OPT_U32_AT(S, engine.chunk),                                                                     \
+         .name = "chunk",                                                                                    \
+         .arg = "N",                                                                                         \
+         .def = "256",                                                                                       \
+         .min = 1,                                                                                           \
+         .max = 4096,                                                                                        \
+         .doc = "Prompt tokens per step. The answer does not depend on it."},                                \
+        {BL_OPT_CHOICE_AT(S, engine.activations), .name = "activations", .choices = "int8|f32",              \
+         .def = "int8",                                                                                      \
+         .doc = "How activations meet quantised weights; f32 is slow and for comparison with references."},  \
+    {                                                                                                        \
+        BL_OPT_U64_AT(S, engine.max_memory), .name = "max-memory", .arg = "BYTES", .min = 1,                 \
+                                             .doc = "Refuse to load a model that plans more than this; "     \
+                                                    "without it what the machine has available."             \
+    }
+
+/* Finds the model and fills *ret; *ret_path (bl_free) holds the path that ret->model_path points to. */
+bl_code bl_cli_engine_options(const bl_cli_engine_args *a, const bl_cli_store_args *s, bl_engine_options *ret,
+                              char **ret_path, bl_err *err) BL_MUST_CHECK;
+
+/* ---- sampling: field `sampling`
+ * ------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    double temperature, top_p, min_p;
+    uint32_t top_k, max_tokens;
+    uint64_t seed;
+    bl_opt_list stop;
+} bl_cli_sampling_args;
+
+#define BL_CLI_SAMPLING_OPTIONS(S, def_max_tokens)                                                           \
+    {BL_OPT_U32_AT(S, sampling.max_tokens),                                                                  \
+     .name = "max-tokens",                                                                                   \
+     .letter = 'n',                                                                                          \
+     .arg = "N",                                                                                             \
+     .def = (def_max_tokens),                                                                                \
+     .min = 1,                                                                                               \
+     .group = "Answer",                                                                                      \
+     .doc = "Longest answer in tokens; the end of the context may come earlier."},                           \
+        {BL_OPT_F64_AT(S, sampling.temperature),                                                             \
+         .name = "temperature",                                                                              \
+         .arg = "X",                                                                                         \
+         .fmin = 0,                                                                                          \
+         .fmax = 100,                                                                                        \
+         .doc = "0 always takes the likeliest token; without it what the checkpoint recommends, else 1."},   \
+        {BL_OPT_U32_AT(S, sampling.top_k), .name = "top-k", .arg = "N",                                      \
+         .doc = "Draw among the N likeliest tokens; 0 is off; without it what the checkpoint recommends, "   \
+                "else off."},                                                                                \
+        {BL_OPT_F64_AT(S, sampling.top_p),                                                                   \
+         .name = "top-p",                                                                                    \
+         .arg = "X",                                                                                         \
+         .fmin = 0,                                                                                          \
+         .fmax = 1,                                                                                          \
+         .doc = "Draw among the likeliest tokens that together reach probability X; 1 is off; without it "   \
+                "what the checkpoint recommends, else off."},                                                \
+        {BL_OPT_F64_AT(S, sampling.min_p),                                                                   \
+         .name = "min-p",                                                                                    \
+         .arg = "X",                                                                                         \
+         .fmin = 0,                                                                                          \
+         .fmax = 1,                                                                                          \
+         .def = "0",                                                                                         \
+         .doc = "Leave out tokens less likely than X times the likeliest; 0 is off."},                       \
+        {BL_OPT_U64_AT(S, sampling.seed), .name = "seed", .arg = "N",                                        \
+         .doc = "Seed of the draws: the same seed gives the same answer; without it a new one each time."},  \
+    {                                                                                                        \
+        BL_OPT_LIST_AT(S, sampling.stop), .name = "stop", .arg = "TEXT",                                     \
+                                          .doc = "End the answer before this text."                          \
+    }
+
+#endif
