@@ -1,0 +1,49 @@
+/* Every ceiling of the file formats, with its reason. A file beyond one is refused with BL_ELIMIT, never half
+ * read. Limits of requests live with the server, limits of runtime structures with the engine.
+ */
+#ifndef BL_FORMATS_LIMITS_H
+#define BL_FORMATS_LIMITS_H
+
+#include <stdint.h>
+
+/* JSON numbers pass through doubles in many writers and readers: integers are exact up to here only. */
+#define BL_MAX_EXACT_INT ((uint64_t)1 << 53)
+
+/* config.json of published checkpoints is below 20 KiB; generation_config.json below 1 KiB. */
+#define BL_CONFIG_MAX_BYTES ((size_t)1 << 20)
+#define BL_CONFIG_MAX_DEPTH 32u
+/* The largest tokenizer.json in use (Gemma, 262k pieces) has 33 MiB. No JSON text in the product is larger.
+ */
+#define BL_TOKENIZER_JSON_MAX_BYTES ((size_t)64 << 20)
+#define BL_JSON_MAX_BYTES           BL_TOKENIZER_JSON_MAX_BYTES
+
+/* safetensors: real headers are below 4 MiB; the reference allows 100 MB. Parsed memory is about 20 times the
+ * text. */
+#define BL_ST_MAX_HEADER_BYTES ((uint64_t)32 << 20)
+#define BL_ST_MAX_TENSORS      200000u
+#define BL_ST_MAX_NAME_BYTES   1024u
+/* {name: {"shape": [..]}} is 3 deep. */
+#define BL_ST_MAX_DEPTH 4u
+/* model.safetensors.index.json repeats names and shard names only. */
+#define BL_ST_MAX_INDEX_BYTES ((size_t)32 << 20)
+#define BL_ST_MAX_SHARDS      64u
+
+/* GGUF: the largest published files have about 2,000 tensors and 100 keys. */
+#define BL_GGUF_MAX_TENSORS 200000u
+#define BL_GGUF_MAX_KEYS    65536u
+#define BL_GGUF_MAX_DIMS    4u
+/* ggml keeps names in 64 bytes with the NUL, and refuses longer ones. */
+#define BL_GGUF_MAX_NAME_BYTES 63u
+/* The format's own ceiling on keys. */
+#define BL_GGUF_MAX_KEY_BYTES 65535u
+/* One string value; a tokenizer.json may be embedded as one. */
+#define BL_GGUF_MAX_STRING_BYTES ((uint64_t)64 << 20)
+/* Strings in all arrays of a file: each costs 12 bytes of index. Vocabulary and merges together are below 1.5
+ * million. */
+#define BL_GGUF_MAX_ARRAY_STRINGS ((uint64_t)1 << 24)
+
+/* Bytes of a name that a message shows; the rest of the 255 is for the file, the value found and the value
+ * allowed. */
+#define BL_NAME_SHOWN_BYTES 72u
+
+#endif
