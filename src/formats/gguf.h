@@ -33,6 +33,12 @@ bl_code bl_gguf_get_bool(const bl_gguf *g, const char *key, bool *ret, bool *ret
 bl_code bl_gguf_get_str(const bl_gguf *g, const char *key, const char **ret, size_t *ret_len, bool *ret_found,
                         bl_err *err) BL_MUST_CHECK;
 
+/* Keys in file order: i < bl_gguf_key_count. Borrowed, not NUL-terminated; UTF-8 without control bytes. */
+size_t bl_gguf_key_count(const bl_gguf *g);
+void bl_gguf_key_at(const bl_gguf *g, size_t i, const char **ret, size_t *ret_len);
+/* Is the key's value an array (numbers that some files give per layer)? false when absent. */
+bool bl_gguf_is_array(const bl_gguf *g, const char *key);
+
 /* An array of strings: each s[i] borrowed, len[i] bytes (arrays owned by g). */
 typedef struct {
     const char *const *s;
