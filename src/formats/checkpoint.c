@@ -1,0 +1,528 @@
+/* A checkpoint: which files belong to it, opened and cross-checked (spec models.md §7.2, §7.3 "Set").
+ *
+ * Names of shards come from a file and are therefore bare file names only. Links inside a folder are resolved
+ * here, once, and what is opened afterwards is the resolved file without following links; in a Hugging Face
+ * cache the files of a snapshot are links into "models--x--y/blobs", which is the only tree they may point
+ * into.
+ */
+#include "formats/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/buf.h"
+#include "base/file.h"
+#include "formats/json.h"
+#include "formats/limits.h"
+#include "formats/names.h"
+
+#define CACHE_PREFIX "models--"
+
+struct bl_checkpoint {
+    bl_checkpoint_kind kind;
+    char *path; /* as opened */
+    char *name;
+    bl_gguf *gguf;
+    /* folders */
+    char *real;      /* the folder, without links */
+    char *link_root; /* links may point below it; NULL: no links */
+    json_t *config, *generation_config;
+    bl_safetensors *shards[BL_ST_MAX_SHARDS];
+    char *shard_names[BL_ST_MAX_SHARDS];
+    size_t n_shards;
+    size_t n_views;
+    const bl_tensor_view **views; /* by shard and offset */
+    const bl_tensor_view **by_name;
+};
+
+static bl_code no_memory(const char *what, bl_err *err) {
+    BL_FAIL(err, BL_ENOMEM, "no memory for %s", what);
+}
+
+static bool has_suffix(const char *s, const char *suffix) {
+    size_t n = strlen(s), m = strlen(suffix);
+    return n >= m && strcmp(s + n - m, suffix) == 0;
+}
+
+/* A file name that names nothing but a file in the folder itself. */
+static bl_code check_bare_name(const char *name, const char *what, bl_err *err) {
+    BL_TRY(bl_name_check(name, strlen(name), NAME_MAX, what, err));
+    if (strpbrk(name, "/\\") || strstr(name, "..")) {
+        BL_FAIL(err, BL_EFORMAT, "%s '%.*s' is a path, allowed are bare file names without '..'", what,
+                bl_name_shown(name, strlen(name)), name);
+    }
+    return BL_OK;
+}
+
+/* ---- files of a folder ---- */
+
+static bl_code join_path(const char *dir, const char *file, char out[PATH_MAX], bl_err *err) {
+    int n = snprintf(out, PATH_MAX, "%s/%s", dir, file);
+    if (n < 0 || n >= PATH_MAX) {
+        BL_FAIL(err, BL_ELIMIT, "path of '%s' has %d bytes, allowed are %d", file, n, PATH_MAX - 1);
+    }
+    return BL_OK;
+}
+
+static bl_code fail_stat(const char *path, bl_err *err) {
+    int e = errno;
+    BL_FAIL(err, e == ENOENT || e == ENOTDIR ? BL_ENOTFOUND : BL_EIO, "cannot open '%s': %s", path,
+            strerror(e));
+}
+
+/* Where `file` of the folder really is, links followed as far as allowed. BL_ENOTFOUND when absent. */
+static bl_code resolve(const bl_checkpoint *c, const char *file, char out[PATH_MAX], bl_err *err) {
+    char path[PATH_MAX];
+    struct stat st;
+    BL_TRY(check_bare_name(file, "file name", err));
+    BL_TRY(join_path(c->real, file, path, err));
+    if (lstat(path, &st) != 0) {
+        return fail_stat(path, err);
+    }
+    if (!S_ISLNK(st.st_mode)) {
+        memcpy(out, path, sizeof path);
+        return BL_OK;
+    }
+    if (!c->link_root) {
+        BL_FAIL(err, BL_EFORMAT,
+                "'%s' is a link, allowed are links inside a Hugging Face cache (models--…) only", file);
+    }
+    if (!realpath(path, out)) {
+        return fail_stat(path, err);
+    }
+    size_t n = strlen(c->link_root);
+    if (strncmp(out, c->link_root, n) != 0 || out[n] != '/') {
+        BL_FAIL(err, BL_EFORMAT, "'%s' is a link out of '%s', allowed are links below it", file,
+                c->link_root);
+    }
+    return BL_OK;
+}
+
+/* The nearest folder above (or at) `real` that is named models--…, or NULL. *ret caller frees. */
+static bl_code find_link_root(const char *real, char **ret, bl_err *err) {
+    for (size_t end = strlen(real); end > 0;) {
+        size_t begin = end;
+        while (begin > 0 && real[begin - 1] != '/') {
+            begin--;
+        }
+        if (strncmp(real + begin, CACHE_PREFIX, strlen(CACHE_PREFIX)) == 0) {
+            *ret = bl_strndup(real, end);
+            return *ret ? BL_OK : no_memory("a path", err);
+        }
+        end = begin > 0 ? begin - 1 : 0;
+    }
+    return BL_OK;
+}
+
+static bl_code read_json(const bl_checkpoint *c, const char *file, size_t max_bytes, uint32_t max_depth,
+                         json_t **ret, bl_err *err) {
+    bl_buf b;
+    json_t *v;
+    BL_TRY(bl_checkpoint_read_side(c, file, max_bytes, &b, err));
+    bl_code rc = bl_json_parse(bl_buf_str(&b), b.len, max_depth, file, &v, err);
+    bl_buf_done(&b);
+    BL_TRY(rc);
+    if (!json_is_object(v)) {
+        json_decref(v);
+        BL_FAIL(err, BL_EFORMAT, "%s is no object", file);
+    }
+    *ret = v;
+    return BL_OK;
+}
+
+/* ---- shards ---- */
+
+static bl_code open_shard(bl_checkpoint *c, const char *file, bl_err *err) {
+    char path[PATH_MAX];
+    if (c->n_shards == BL_ST_MAX_SHARDS) {
+        BL_FAIL(err, BL_ELIMIT, "more than %u shards, allowed are %u", BL_ST_MAX_SHARDS, BL_ST_MAX_SHARDS);
+    }
+    BL_TRY(resolve(c, file, path, err));
+    char *name = bl_strdup(file);
+    if (!name) {
+        return no_memory("a shard's name", err);
+    }
+    bl_code rc = bl_safetensors_open(path, false, &c->shards[c->n_shards], err);
+    if (rc != BL_OK) {
+        bl_free(name);
+        /* a cache file is named by its hash: say which shard it is */
+        return strcmp(bl_name_of_path(path), file) == 0 ? rc : bl_err_wrap(err, rc, "%s", file);
+    }
+    c->shard_names[c->n_shards++] = name;
+    return BL_OK;
+}
+
+static int cmp_string(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static bl_code open_listed(bl_checkpoint *c, const char **files, size_t n, bl_err *err) {
+    qsort(files, n, sizeof *files, cmp_string);
+    size_t n_distinct = 0;
+    for (size_t i = 0; i < n; i++) {
+        n_distinct += i == 0 || strcmp(files[i], files[i - 1]) != 0;
+    }
+    if (n_distinct > BL_ST_MAX_SHARDS) {
+        BL_FAIL(err, BL_ELIMIT, "index names %zu shards, allowed are %u", n_distinct, BL_ST_MAX_SHARDS);
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (i == 0 || strcmp(files[i], files[i - 1]) != 0) {
+            BL_TRY(open_shard(c, files[i], err));
+        }
+    }
+    return BL_OK;
+}
+
+/* Checks every name in the map before the first file is touched, then opens each named shard once. */
+static bl_code open_shards(bl_checkpoint *c, json_t *map, bl_err *err) {
+    size_t n = 0;
+    const char *tensor;
+    json_t *value;
+    if (json_object_size(map) > BL_ST_MAX_TENSORS) {
+        BL_FAIL(err, BL_ELIMIT, "index lists %zu tensors, allowed are %u", json_object_size(map),
+                BL_ST_MAX_TENSORS);
+    }
+    const char **files = bl_alloc_array(json_object_size(map), sizeof *files);
+    if (!files) {
+        return no_memory("the index", err);
+    }
+    bl_code rc = BL_OK;
+    json_object_foreach(map, tensor, value) {
+        const char *file = json_string_value(value);
+        BL_TRY_GOTO(rc, out,
+                    bl_name_check(tensor, strlen(tensor), BL_ST_MAX_NAME_BYTES, "index: tensor name", err));
+        if (!file) {
+            rc = bl_err_set(err, BL_EFORMAT, __FILE__, __LINE__, "index: tensor '%.*s' has no file name",
+                            bl_name_shown(tensor, strlen(tensor)), tensor);
+            goto out;
+        }
+        BL_TRY_GOTO(rc, out, check_bare_name(file, "index: shard", err));
+        if (!has_suffix(file, ".safetensors")) {
+            rc = bl_err_set(err, BL_EFORMAT, __FILE__, __LINE__,
+                            "index: shard '%.*s' does not end in .safetensors",
+                            bl_name_shown(file, strlen(file)), file);
+            goto out;
+        }
+        files[n++] = file;
+    }
+    rc = open_listed(c, files, n, err);
+out:
+    bl_free(files);
+    return rc;
+}
+
+static int cmp_view(const void *a, const void *b) {
+    return strcmp((*(const bl_tensor_view *const *)a)->name, (*(const bl_tensor_view *const *)b)->name);
+}
+
+/* Gathers the views of all shards; refuses a name that two shards have. */
+static bl_code gather(bl_checkpoint *c, bl_err *err) {
+    size_t n = 0;
+    for (size_t s = 0; s < c->n_shards; s++) {
+        n += bl_safetensors_count(c->shards[s]);
+    }
+    if (n > BL_ST_MAX_TENSORS) {
+        BL_FAIL(err, BL_ELIMIT, "shards hold %zu tensors, allowed are %u", n, BL_ST_MAX_TENSORS);
+    }
+    c->views = bl_alloc_array(n, sizeof *c->views);
+    c->by_name = bl_alloc_array(n, sizeof *c->by_name);
+    if (!c->views || !c->by_name) {
+        return no_memory("the list of tensors", err);
+    }
+    for (size_t s = 0; s < c->n_shards; s++) {
+        for (size_t i = 0; i < bl_safetensors_count(c->shards[s]); i++) {
+            c->views[c->n_views++] = bl_safetensors_at(c->shards[s], i);
+        }
+    }
+    memcpy(c->by_name, c->views, n * sizeof *c->views);
+    qsort(c->by_name, n, sizeof *c->by_name, cmp_view);
+    for (size_t i = 1; i < n; i++) {
+        const char *name = c->by_name[i]->name;
+        if (strcmp(c->by_name[i - 1]->name, name) == 0) {
+            BL_FAIL(err, BL_EFORMAT, "tensor '%.*s' is present in two shards, allowed is one",
+                    bl_name_shown(name, strlen(name)), name);
+        }
+    }
+    return BL_OK;
+}
+
+static const bl_safetensors *find_shard(const bl_checkpoint *c, const char *file) {
+    for (size_t s = 0; s < c->n_shards; s++) {
+        if (strcmp(c->shard_names[s], file) == 0) {
+            return c->shards[s];
+        }
+    }
+    return NULL;
+}
+
+/* The index and the shards must tell the same: each listed tensor in its shard, nothing unlisted. */
+static bl_code check_index(const bl_checkpoint *c, json_t *map, bl_err *err) {
+    const char *tensor;
+    json_t *value;
+    json_object_foreach(map, tensor, value) {
+        const char *file = json_string_value(value);
+        const bl_safetensors *st = find_shard(c, file);
+        if (!st || !bl_safetensors_find(st, tensor)) {
+            BL_FAIL(err, BL_EFORMAT, "tensor '%.*s' is listed in the index but absent from shard '%.*s'",
+                    bl_name_shown(tensor, strlen(tensor)), tensor, bl_name_shown(file, strlen(file)), file);
+        }
+    }
+    for (size_t s = 0; s < c->n_shards; s++) {
+        for (size_t i = 0; i < bl_safetensors_count(c->shards[s]); i++) {
+            const char *name = bl_safetensors_at(c->shards[s], i)->name;
+            if (!json_object_get(map, name)) {
+                BL_FAIL(err, BL_EFORMAT,
+                        "tensor '%.*s' is present in shard '%.*s' but not listed in the index",
+                        bl_name_shown(name, strlen(name)), name,
+                        bl_name_shown(c->shard_names[s], strlen(c->shard_names[s])), c->shard_names[s]);
+            }
+        }
+    }
+    return BL_OK;
+}
+
+static bl_code open_indexed(bl_checkpoint *c, json_t *index, bl_err *err) {
+    json_t *map = json_object_get(index, "weight_map");
+    if (!json_is_object(map)) {
+        BL_FAIL(err, BL_EFORMAT, "index: 'weight_map' is %s, allowed is an object",
+                map ? "no object" : "missing");
+    }
+    if (json_object_size(map) == 0) {
+        BL_FAIL(err, BL_EFORMAT, "index: 'weight_map' is empty, allowed are 1 tensor and more");
+    }
+    BL_TRY(open_shards(c, map, err));
+    BL_TRY(gather(c, err));
+    return check_index(c, map, err);
+}
+
+static bl_code open_weights(bl_checkpoint *c, bl_err *err) {
+    json_t *index;
+    bl_err none;
+    bl_code rc = read_json(c, "model.safetensors.index.json", BL_ST_MAX_INDEX_BYTES, BL_ST_MAX_DEPTH, &index,
+                           err ? err : &none);
+    if (rc == BL_ENOTFOUND) {
+        BL_TRY(open_shard(c, "model.safetensors", err));
+        return gather(c, err);
+    }
+    BL_TRY(rc);
+    rc = open_indexed(c, index, err);
+    json_decref(index);
+    return rc;
+}
+
+/* ---- the folder ---- */
+
+/* The one *.gguf of a folder into out (a bare name). */
+static bl_code find_gguf(const char *dir, char out[NAME_MAX + 1], bl_err *err) {
+    DIR *d = opendir(dir);
+    if (!d) {
+        return fail_stat(dir, err);
+    }
+    size_t n = 0;
+    for (struct dirent *e; (e = readdir(d));) {
+        size_t len = strlen(e->d_name);
+        if (e->d_name[0] != '.' && has_suffix(e->d_name, ".gguf") && len <= NAME_MAX) {
+            memcpy(out, e->d_name, len + 1);
+            n++;
+        }
+    }
+    closedir(d);
+    if (n == 0) {
+        BL_FAIL(err, BL_ENOTFOUND, "folder '%s' holds neither config.json nor a .gguf file", dir);
+    }
+    if (n > 1) {
+        BL_FAIL(err, BL_EINVAL, "folder '%s' holds %zu .gguf files, allowed is one: name the file itself",
+                dir, n);
+    }
+    return BL_OK;
+}
+
+static bl_code set_name(bl_checkpoint *c, const char *path, bl_err *err) {
+    const char *s = bl_name_of_path(path);
+    size_t n = strlen(s);
+    if (c->kind == BL_CKPT_GGUF && n > 5 && has_suffix(s, ".gguf")) {
+        n -= 5;
+    }
+    if (c->kind == BL_CKPT_HF && c->link_root) {
+        s = bl_name_of_path(c->link_root) + strlen(CACHE_PREFIX);
+        const char *owner_end = strstr(s, "--");
+        s = owner_end && owner_end[2] != '\0' ? owner_end + 2 : s;
+        n = strlen(s);
+    }
+    c->name = bl_strndup(s, n);
+    return c->name ? BL_OK : no_memory("a name", err);
+}
+
+static bl_code open_gguf(bl_checkpoint *c, const char *path, bl_err *err) {
+    c->kind = BL_CKPT_GGUF;
+    BL_TRY(set_name(c, path, err));
+    return bl_gguf_open(path, &c->gguf, err);
+}
+
+static bl_code open_folder(bl_checkpoint *c, bl_err *err) {
+    char path[PATH_MAX], file[NAME_MAX + 1];
+    if (!realpath(c->path, path)) {
+        return fail_stat(c->path, err);
+    }
+    c->real = bl_strdup(path);
+    if (!c->real) {
+        return no_memory("a path", err);
+    }
+    BL_TRY(find_link_root(c->real, &c->link_root, err));
+    bl_err cause;
+    bl_code rc = resolve(c, "config.json", path, &cause);
+    if (rc == BL_ENOTFOUND) {
+        BL_TRY(find_gguf(c->real, file, err));
+        BL_TRY(resolve(c, file, path, err));
+        c->kind = BL_CKPT_GGUF;
+        BL_TRY(set_name(c, file, err));
+        return bl_gguf_open(path, &c->gguf, err);
+    }
+    c->kind = BL_CKPT_HF;
+    BL_TRY(set_name(c, c->real, err));
+    BL_TRY(read_json(c, "config.json", BL_CONFIG_MAX_BYTES, BL_CONFIG_MAX_DEPTH, &c->config, err));
+    rc = read_json(c, "generation_config.json", BL_CONFIG_MAX_BYTES, BL_CONFIG_MAX_DEPTH,
+                   &c->generation_config, err);
+    if (rc != BL_OK && rc != BL_ENOTFOUND) {
+        return rc;
+    }
+    return open_weights(c, err);
+}
+
+bl_code bl_checkpoint_open(const char *path, bl_checkpoint **ret, bl_err *err) {
+    struct stat st;
+    if (stat(path, &st) != 0) {
+        return fail_stat(path, err);
+    }
+    bl_checkpoint *c = bl_alloc(sizeof *c);
+    if (!c) {
+        return no_memory("a checkpoint", err);
+    }
+    bl_code rc;
+    c->path = bl_strdup(path);
+    if (!c->path) {
+        rc = no_memory("a path", err);
+    } else if (!S_ISDIR(st.st_mode)) {
+        rc = open_gguf(c, path, err);
+    } else {
+        rc = open_folder(c, err);
+        if (rc != BL_OK) {
+            const char *shown = bl_name_of_path(path);
+            shown = *shown ? shown : path;
+            rc = bl_err_wrap(err, rc, "checkpoint '%.*s'", bl_name_shown(shown, strlen(shown)), shown);
+        }
+    }
+    if (rc != BL_OK) {
+        bl_checkpoint_free(c);
+        return rc;
+    }
+    *ret = c;
+    return BL_OK;
+}
+
+void bl_checkpoint_free(bl_checkpoint *c) {
+    if (!c) {
+        return;
+    }
+    for (size_t i = 0; i < c->n_shards; i++) {
+        bl_safetensors_free(c->shards[i]);
+        bl_free(c->shard_names[i]);
+    }
+    bl_gguf_free(c->gguf);
+    json_decref(c->config);
+    json_decref(c->generation_config);
+    bl_free(c->views);
+    bl_free(c->by_name);
+    bl_free(c->link_root);
+    bl_free(c->real);
+    bl_free(c->name);
+    bl_free(c->path);
+    bl_free(c);
+}
+
+bl_checkpoint_kind bl_checkpoint_kind_of(const bl_checkpoint *c) {
+    return c->kind;
+}
+const char *bl_checkpoint_path(const bl_checkpoint *c) {
+    return c->path;
+}
+const char *bl_checkpoint_name(const bl_checkpoint *c) {
+    return c->name;
+}
+const bl_gguf *bl_checkpoint_gguf(const bl_checkpoint *c) {
+    return c->gguf;
+}
+const json_t *bl_checkpoint_config(const bl_checkpoint *c) {
+    return c->config;
+}
+const json_t *bl_checkpoint_generation_config(const bl_checkpoint *c) {
+    return c->generation_config;
+}
+
+size_t bl_checkpoint_count(const bl_checkpoint *c) {
+    return c->gguf ? bl_gguf_count(c->gguf) : c->n_views;
+}
+
+const bl_tensor_view *bl_checkpoint_at(const bl_checkpoint *c, size_t i) {
+    BL_ASSERT(i < bl_checkpoint_count(c));
+    return c->gguf ? bl_gguf_at(c->gguf, i) : c->views[i];
+}
+
+const bl_tensor_view *bl_checkpoint_find(const bl_checkpoint *c, const char *name) {
+    if (c->gguf) {
+        return bl_gguf_find(c->gguf, name);
+    }
+    size_t lo = 0, hi = c->n_views;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        int cmp = strcmp(name, c->by_name[mid]->name);
+        if (cmp == 0) {
+            return c->by_name[mid];
+        }
+        if (cmp < 0) {
+            hi = mid;
+        } else {
+            lo = mid + 1;
+        }
+    }
+    return NULL;
+}
+
+uint64_t bl_checkpoint_tensor_bytes(const bl_checkpoint *c) {
+    uint64_t sum = 0; /* no overflow: tensors do not overlap and lie in mapped files */
+    for (size_t i = 0; i < bl_checkpoint_count(c); i++) {
+        sum += bl_checkpoint_at(c, i)->size_bytes;
+    }
+    return sum;
+}
+
+void bl_checkpoint_release_pages(const bl_checkpoint *c, const bl_tensor_view *t) {
+    (void)c;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    /* only whole pages of this tensor: neighbours may still be wanted */
+    uintptr_t begin = ((uintptr_t)t->data + page - 1) & ~(page - 1);
+    uintptr_t end = ((uintptr_t)t->data + (uintptr_t)t->size_bytes) & ~(page - 1);
+    if (begin < end) {
+        /* advice on a private read-only map: failure costs memory only */
+        (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
+    }
+}
+
+bl_code bl_checkpoint_read_side(const bl_checkpoint *c, const char *file, size_t max_bytes, bl_buf *ret,
+                                bl_err *err) {
+    char path[PATH_MAX];
+    if (c->kind == BL_CKPT_GGUF) {
+        BL_FAIL(err, BL_ENOTFOUND, "'%s' does not exist: the checkpoint is a GGUF file", file);
+    }
+    BL_TRY(resolve(c, file, path, err));
+    return bl_file_read(path, max_bytes, ret, err);
+}
