@@ -1,0 +1,277 @@
+/* The CPU backend: opening, matrices, scratch and profile. The ops themselves are in run.c.
+ *
+ * Matrices are packed by the pool into memory of their own (large ones mapped, so that pages are first
+ * touched by the threads that pack). Nothing is allocated between prepare() and the end of run().
+ */
+#include "backend/cpu/cpu.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "backend/cpu/pack.h"
+#include "base/base.h"
+#include "base/clock.h"
+#include "base/os.h"
+
+/* From this size on a matrix is mapped and huge pages are asked for. */
+#define MAP_MIN (1u << 20)
+
+void bl_kernels_fill(bl_kernels *t, uint32_t flags) {
+    bl_kernels_ref(t);
+    (void)flags;
+}
+
+/* ---- matrices
+ * --------------------------------------------------------------------------------------------------------------
+ */
+
+static bl_code mat_bytes(const bl_backend *b, const bl_mat_desc *d, uint64_t *ret, bl_err *err) {
+    bl_packed pk;
+    return bl_pack_plan(d, ((const bl_cpu *)b)->activations, &pk, ret, err);
+}
+
+static void mat_free(bl_backend *b, bl_mat *m) {
+    (void)b;
+    if (!m) {
+        return;
+    }
+    if (m->mapped) {
+        bl_os.munmap(m->mem, m->mem_bytes);
+    } else {
+        bl_free_aligned(m->mem);
+    }
+    bl_free(m);
+}
+
+typedef struct {
+    const bl_mat_desc *d;
+    const bl_packed *pk;
+    uint8_t *mem;
+    _Atomic uint32_t next;
+    _Atomic bool failed; /* the first to set it owns err */
+    bl_err err;
+} pack_job;
+
+static void pack_units(void *ctx, uint32_t thread) {
+    (void)thread;
+    pack_job *j = ctx;
+    for (;;) {
+        uint32_t b = atomic_fetch_add_explicit(&j->next, 4, memory_order_relaxed);
+        for (uint32_t i = b; i < BL_MIN(b + 4, j->pk->n_blocks); i++) {
+            bl_err e;
+            if (bl_pack_block(j->d, j->pk, i, j->mem + (size_t)i * j->pk->block_bytes, &e) != BL_OK) {
+                if (!atomic_exchange(&j->failed, true)) {
+                    j->err = e;
+                }
+                return;
+            }
+        }
+        if (b >= j->pk->n_blocks || atomic_load_explicit(&j->failed, memory_order_relaxed)) {
+            return;
+        }
+    }
+}
+
+static bl_code mat_new(bl_backend *b, const bl_mat_desc *d, bl_mat **ret, bl_err *err) {
+    bl_cpu *c = (bl_cpu *)b;
+    bl_packed pk;
+    uint64_t bytes;
+    BL_TRY(bl_pack_plan(d, c->activations, &pk, &bytes, err));
+    bl_mat *m = bl_alloc(sizeof(*m));
+    if (!m) {
+        BL_FAIL(err, BL_ENOMEM, "%s: no memory", d->name);
+    }
+    m->name = d->name;
+    m->mem_bytes = (size_t)bytes;
+    m->mapped = bytes >= MAP_MIN;
+    if (m->mapped) {
+        void *p = bl_os.mmap(NULL, m->mem_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        m->mem = p == MAP_FAILED ? NULL : p;
+    } else {
+        m->mem = bl_alloc_aligned(64, m->mem_bytes);
+    }
+    if (!m->mem) {
+        bl_free(m);
+        BL_FAIL(err, BL_ENOMEM, "%s: no memory for %llu bytes of packed weights", d->name,
+                (unsigned long long)bytes);
+    }
+    if (m->mapped) {
+        (void)madvise(m->mem, m->mem_bytes,
+                      MADV_HUGEPAGE); /* fewer TLB misses while streaming; refusal is harmless */
+    }
+    pack_job j = {.d = d, .pk = &pk, .mem = m->mem};
+    bl_pool_run(c->pool, pack_units, &j);
+    if (j.failed) {
+        mat_free(b, m);
+        if (err) {
+            *err = j.err;
+        }
+        return j.err.code;
+    }
+    pk.base = m->mem;
+    m->pk = pk;
+    *ret = m;
+    return BL_OK;
+}
+
+static uint64_t mat_read_bytes(const bl_mat *m) {
+    return (uint64_t)m->pk.block_bytes * m->pk.n_blocks;
+}
+
+/* ---- scratch
+ * ------------------------------------------------------------------------------------------------------------------
+ */
+
+/* Widest k of the list's quantised products by group, and its widest head. */
+static void measure(const bl_op *ops, size_t n_ops, uint32_t *k32, uint32_t *k256, uint32_t *head_dim) {
+    *k32 = *k256 = *head_dim = 0;
+    for (size_t i = 0; i < n_ops; i++) {
+        if (ops[i].kind == BL_OP_ATTENTION) {
+            *head_dim = BL_MAX(*head_dim, ops[i].head_dim);
+        }
+        for (uint32_t j = 0; ops[i].kind == BL_OP_MATMUL && j < ops[i].n_w; j++) {
+            const bl_packed *p = &ops[i].w[j]->pk;
+            bl_group g = bl_dtype_group(p->dtype);
+            *k32 = g == BL_GROUP_32 ? BL_MAX(*k32, p->k) : *k32;
+            *k256 = g == BL_GROUP_256 ? BL_MAX(*k256, p->k) : *k256;
+        }
+    }
+}
+
+/* Hands out 64-byte aligned parts of one allocation; with base NULL it only counts. */
+typedef struct {
+    uint8_t *base;
+    size_t used;
+} carver;
+
+static void *carve(carver *c, size_t n, size_t size) {
+    void *p = c->base ? c->base + c->used : NULL;
+    c->used += (n * size + 63) & ~(size_t)63;
+    return p;
+}
+
+static void lay_out(bl_cpu *c, carver *v, uint32_t rows, uint32_t k32, uint32_t k256, uint32_t head_dim) {
+    bl_xq a = {.k = k32, .ld_q = (k32 + 63u) & ~63u, .ld_g = (k32 / 32 + 15u) & ~15u};
+    a.q = carve(v, rows * a.ld_q, 1);
+    a.d = carve(v, rows * a.ld_g, sizeof(float));
+    a.qsum = carve(v, rows * a.ld_g, sizeof(int32_t));
+    a.dq = carve(v, rows * a.ld_g, sizeof(float));
+    bl_xq b = {.k = k256, .ld_q = k256, .ld_g = (k256 / 256 + 15u) & ~15u, .ld_s = (k256 / 32 + 31u) & ~31u};
+    b.q = carve(v, rows * b.ld_q, 1);
+    b.d = carve(v, rows * b.ld_g, sizeof(float));
+    b.s32 = carve(v, rows * b.ld_s, sizeof(int16_t));
+    b.s16 = carve(v, rows * b.ld_s * 2, sizeof(int16_t));
+    c->x32 = a;
+    c->x256 = b;
+    c->attn_floats = head_dim ? (bl_attn_scratch_floats(head_dim) + 15u) & ~(size_t)15 : 0;
+    c->attn = carve(v, c->attn_floats * bl_pool_threads(c->pool), sizeof(float));
+    c->runs = carve(v, rows, sizeof(bl_cpu_run));
+}
+
+static bl_code prepare(bl_backend *b, const bl_op *ops, size_t n_ops, uint32_t max_rows,
+                       uint64_t *ret_scratch_bytes, bl_err *err) {
+    bl_cpu *c = (bl_cpu *)b;
+    uint32_t k32, k256, head_dim;
+    measure(ops, n_ops, &k32, &k256, &head_dim);
+    bl_cpu next = *c;
+    carver v = {0};
+    lay_out(&next, &v, max_rows, k32, k256, head_dim);
+    v.base = bl_alloc_aligned(64, v.used + 64);
+    if (!v.base) {
+        BL_FAIL(err, BL_ENOMEM, "cpu: no memory for %zu bytes of scratch (%u rows)", v.used, max_rows);
+    }
+    bl_free_aligned(c->scratch);
+    c->scratch = v.base;
+    v.used = 0;
+    lay_out(c, &v, max_rows, k32, k256, head_dim);
+    c->max_rows = max_rows;
+    *ret_scratch_bytes = v.used + 64;
+    return BL_OK;
+}
+
+/* ---- the rest
+ * -------------------------------------------------------------------------------------------------------------------
+ */
+
+static bool supports(const bl_backend *b, bl_op_kind kind, bl_dtype w) {
+    (void)b;
+    return kind < BL_OP__MAX && ((kind != BL_OP_MATMUL && kind != BL_OP_EMBED) || w < BL_DTYPE_I8);
+}
+
+static void set_profile(bl_backend *b, bool on) {
+    bl_cpu *c = (bl_cpu *)b;
+    c->profiling = on;
+    c->n_profile = on ? 0 : c->n_profile;
+}
+
+static size_t profile(const bl_backend *b, const bl_op_profile **ret) {
+    const bl_cpu *c = (const bl_cpu *)b;
+    *ret = c->profile;
+    return c->n_profile;
+}
+
+static void close_cpu(bl_backend *b) {
+    bl_cpu *c = (bl_cpu *)b;
+    if (!c) {
+        return;
+    }
+    bl_pool_free(c->pool);
+    bl_free_aligned(c->scratch);
+    bl_free(c);
+}
+
+static const bl_backend_ops cpu_ops = {
+    .name = "cpu",
+    .close = close_cpu,
+    .supports = supports,
+    .mat_bytes = mat_bytes,
+    .mat_new = mat_new,
+    .mat_free = mat_free,
+    .mat_read_bytes = mat_read_bytes,
+    .prepare = prepare,
+    .run = bl_cpu_run_ops,
+    .set_profile = set_profile,
+    .profile = profile,
+};
+
+/* Cores this process may use. */
+static uint32_t usable_cores(void) {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set) != 0) {
+        return 1;
+    }
+    int n = CPU_COUNT(&set);
+    return n < 1 ? 1 : BL_MIN((uint32_t)n, BL_POOL_MAX_THREADS);
+}
+
+bl_code bl_backend_cpu_open(const bl_cpu_options *opt, bl_backend **ret, bl_err *err) {
+    bl_cpu *c = bl_alloc(sizeof(*c));
+    if (!c) {
+        BL_FAIL(err, BL_ENOMEM, "cpu backend: no memory");
+    }
+    c->base.ops = &cpu_ops;
+    c->activations = opt->activations;
+    c->flags = bl_cpu_detect() & opt->cpu_mask;
+    if (!(c->flags & BL_CPU_AVX2)) {
+        c->flags = 0; /* a tier stands on the ones below it */
+    } else if (!(c->flags & BL_CPU_AVX512)) {
+        c->flags &= ~(uint32_t)BL_CPU_AVX512_VNNI;
+    }
+    bl_kernels_fill(&c->k, c->flags);
+    bl_code rc = bl_pool_new(opt->n_threads ? opt->n_threads : usable_cores(), &c->pool, err);
+    if (rc != BL_OK) {
+        close_cpu(&c->base);
+        return rc;
+    }
+    *ret = &c->base;
+    return BL_OK;
+}
+
+uint32_t bl_backend_cpu_threads(const bl_backend *b) {
+    return bl_pool_threads(((const bl_cpu *)b)->pool);
+}
+uint32_t bl_backend_cpu_flags(const bl_backend *b) {
+    return ((const bl_cpu *)b)->k.flags;
+}

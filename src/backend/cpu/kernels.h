@@ -1,0 +1,188 @@
+/* The CPU kernel table, the packed weight layouts and the forms of activations that kernels see.
+ *
+ * One table, filled by bl_kernels_ref() (scalar, the truth of NUMERICS.md) and then overridden by
+ * bl_kernels_avx2() and so on for the features that the machine has and the mask allows. Everything reaches a
+ * kernel through the table. Every entry gives the same bits as the scalar one; tests/kernels/blcheck compares
+ * them.
+ *
+ * PACKED WEIGHTS. One layout for every instruction set. Rows go in blocks of 16 (the last one padded with
+ * zero rows), so that a SIMD lane owns one output row and x is broadcast. A block is contiguous: first its
+ * scales, then, from data_off (64-aligned) on, its data.
+ *
+ *   float (F32, F16, BF16)   no scales; data [k][16] elements as in the file
+ *   group of 32 along k      scales [k/32][16] f16 d, or [k/32][2][16] f16 d, m (Q4_1, Q5_1); data one chunk
+ * per group group of 256 (K quants)  scales per 256: Q4_K, Q5_K: bl_pk_k45; Q6_K: bl_pk_k6; data eight chunks
+ * of 32 per group
+ *
+ * A chunk is 16 rows x 32 k. A *step* is 4 neighbouring k of all 16 rows: 64 bytes, byte 4*row + (k & 3); a
+ * chunk has 8 steps. One 32-byte half of a step is what vpmaddubsw takes against 4 broadcast bytes of x, a
+ * whole step what vpdpbusd takes.
+ *
+ *   8 bits    8 x 64 bytes: step s (Q8_0: two's complement)
+ *   4 bits    4 x 64 bytes: byte vector v has step v in the low nibbles and step v + 4 in the high ones
+ *   5 bits    4 bits, then 64 bytes whose bit s is bit 4 of step s
+ *   6 bits    4 bits, then 2 x 64 bytes: bits 2i, 2i+1 of vector t are bits 4, 5 of step 4t + i
+ *
+ * Bits are unsigned, with the file's own offset (Q4_0 8, Q5_0 16, Q6_K 32) not subtracted.
+ */
+#ifndef BL_BACKEND_CPU_KERNELS_H
+#define BL_BACKEND_CPU_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backend/backend.h"
+
+#define BL_PK_ROWS 16u   /* rows of a block */
+#define BL_STRIP   512u  /* NUMERICS §3 */
+#define BL_SEGMENT 1024u /* NUMERICS §4 */
+#define BL_N_LANES 128u  /* NUMERICS §2 */
+
+/* Scales of 16 rows x 256 k. Sub-scales sc are per sub-block of 32; the mins of sub-blocks 2j and 2j+1 lie
+ * side by side, ready to be widened into the pairs that vpmaddwd takes. */
+typedef struct {
+    uint16_t d[16], dmin[16]; /* f16 */
+    uint8_t sc[8][16];
+    uint8_t mn[4][16][2];
+} bl_pk_k45;
+typedef struct {
+    uint16_t d[16];
+    int8_t sc[16][16]; /* per sub-block of 16 */
+} bl_pk_k6;
+
+typedef struct {
+    bl_dtype dtype;
+    uint32_t n_out, k;
+    uint32_t n_blocks;
+    size_t block_bytes; /* from one block to the next, a multiple of 64 */
+    size_t data_off;
+    const uint8_t *base; /* 64-byte aligned */
+} bl_packed;
+
+/* How a weight type meets activations. */
+typedef enum { BL_GROUP_FLOAT, BL_GROUP_32, BL_GROUP_256 } bl_group;
+
+static inline bl_group bl_dtype_group(bl_dtype t) {
+    switch (t) {
+    case BL_DTYPE_Q4_0:
+    case BL_DTYPE_Q4_1:
+    case BL_DTYPE_Q5_0:
+    case BL_DTYPE_Q5_1:
+    case BL_DTYPE_Q8_0:
+        return BL_GROUP_32;
+    case BL_DTYPE_Q4_K:
+    case BL_DTYPE_Q5_K:
+    case BL_DTYPE_Q6_K:
+        return BL_GROUP_256;
+    default:
+        return BL_GROUP_FLOAT;
+    }
+}
+/* Bytes of one chunk's data (16 rows x 32 k) of a quantised type. */
+static inline size_t bl_pk_chunk_bytes(bl_dtype t) {
+    switch (t) {
+    case BL_DTYPE_Q4_0:
+    case BL_DTYPE_Q4_1:
+    case BL_DTYPE_Q4_K:
+        return 256;
+    case BL_DTYPE_Q5_0:
+    case BL_DTYPE_Q5_1:
+    case BL_DTYPE_Q5_K:
+        return 320;
+    case BL_DTYPE_Q6_K:
+        return 384;
+    default:
+        return 512;
+    }
+}
+static inline bool bl_pk_has_min(bl_dtype t) {
+    return t == BL_DTYPE_Q4_1 || t == BL_DTYPE_Q5_1;
+}
+
+/* Quantised rows of activations (NUMERICS §3). One set per group width; the sums are those the formats'
+ * offsets need. Row r of a plane starts at r * its leading dimension (in elements). q rows are 64-byte
+ * aligned and padded with zeros to 64. */
+typedef struct {
+    uint32_t k;
+    size_t ld_q; /* of q: multiple of 64 */
+    size_t ld_g; /* of d, dq, qsum (per group of 32 or 256) */
+    size_t ld_s; /* of s32; s16 has twice it */
+    int8_t *q;
+    float *d;      /* a / 127 */
+    int32_t *qsum; /* group 32: sum of the group's q */
+    float *dq;     /* group 32: d * (float)qsum, rounded once */
+    int16_t *s32;  /* group 256: sums of q over 32 */
+    int16_t *s16;  /* group 256: sums of q over 16 */
+} bl_xq;
+
+/* One matrix product over a range of blocks and rows: y[r][16 * block ...] for r in [row0, row1). y's row
+ * stride covers whole blocks (bl_slot_stride), and the lanes past n_out are written (with the zero rows'
+ * result). */
+typedef struct {
+    const bl_packed *w;
+    const bl_xq *xq; /* quantised weights */
+    const float *x;  /* float weights: [rows][ldx] */
+    size_t ldx;
+    float *y;
+    size_t ldy;
+    const float *bias; /* [n_out] or NULL */
+} bl_mm_args;
+
+typedef void bl_mm_fn(const bl_mm_args *a, uint32_t block0, uint32_t block1, uint32_t row0, uint32_t row1);
+
+/* Attention of rows [row0, row1) of one sequence, over query heads [head0, head1) which share one KV head. */
+#define BL_ATTN_MAX_QV 64u /* (row1 - row0) * (head1 - head0) at most */
+typedef struct {
+    const float *q; /* [rows][ldq], head h at h * head_dim */
+    float *out;     /* [rows][ldo] */
+    size_t ldq, ldo;
+    const int32_t *pos; /* [rows] */
+    void *const *tiles; /* tile table of this layer and sequence */
+    uint32_t n_heads, n_kv_heads, head_dim;
+    uint32_t window; /* 0: all */
+    float scale;
+    bool kv_f32;
+} bl_attn_args;
+typedef void bl_attn_fn(const bl_attn_args *a, uint32_t row0, uint32_t row1, uint32_t head0, uint32_t head1,
+                        float *scratch);
+/* Floats of scratch for one call: segment and total accumulators and 64 scores per query vector. 64-byte
+ * aligned. */
+static inline size_t bl_attn_scratch_floats(uint32_t head_dim) {
+    return (size_t)BL_ATTN_MAX_QV * (2u * ((head_dim + 15u) & ~15u) + 64u);
+}
+
+typedef struct {
+    uint32_t flags;                /* what filled it, BL_CPU_* */
+    bl_mm_fn *matmul[BL_DTYPE_I8]; /* by weight type */
+    bl_attn_fn *attention;
+    /* One row. k % 32 == 0. q is followed by zeros up to 64 (the caller's planes have the room). */
+    void (*quant32)(const float *x, uint32_t k, int8_t *q, float *d, int32_t *qsum, float *dq);
+    /* One row. k % 256 == 0. */
+    void (*quant256)(const float *x, uint32_t k, int8_t *q, float *d, int16_t *s32, int16_t *s16);
+    /* dst[k] = row `row` dequantised exactly like bl_dequant_row, times scale (one product). */
+    void (*embed)(const bl_packed *w, uint32_t row, float scale, float *dst);
+    /* y = (x * r) * w over n elements, w NULL: x * r; y == x allowed. With add not NULL: y = add + that (y ==
+     * add allowed). */
+    void (*rmsnorm)(const float *x, const float *w, const float *add, float *y, uint32_t n, float eps);
+    void (*add)(const float *a, const float *b, float *y, size_t n);
+    void (*glu)(const float *a, const float *b, float *y, size_t n, bl_glu_act act);
+    void (*softcap)(float *x, size_t n, float cap);
+    /* One head in place; cs = cos[half] then sin[half], half = n_rot / 2. */
+    void (*rope)(float *x, const float *cs, uint32_t half);
+    /* One row of K and V of one head into a tile: k column `col` of kt[head_dim][64], v row of
+     * vt[64][head_dim]. */
+    void (*kv_store)(const float *k, const float *v, uint32_t head_dim, void *kt, void *vt, uint32_t col,
+                     bool f32);
+    /* Probes: reads n bytes (multiple of 256) and returns something that depends on all of them; runs n_iter
+     * rounds of the widest int8 multiply-accumulate in independent chains and returns the number of
+     * multiply-accumulates done (*sink keeps it honest). */
+    uint64_t (*probe_read)(const uint8_t *p, size_t n);
+    uint64_t (*probe_int8)(uint64_t n_iter, uint64_t *sink);
+} bl_kernels;
+
+void bl_kernels_ref(bl_kernels *t);
+/* Scalar, then every tier in flags from narrow to wide. */
+void bl_kernels_fill(bl_kernels *t, uint32_t flags);
+
+#endif

@@ -1,0 +1,204 @@
+#include "backend/cpu/pack.h"
+
+#include <string.h>
+
+#include "base/base.h"
+
+/* Elements of k dequantised at once on the way to F32. A multiple of every block. */
+#define PART 256u
+
+static uint16_t get_u16(const uint8_t *p) {
+    uint16_t v;
+    memcpy(&v, p, 2); /* files and machine are little-endian */
+    return v;
+}
+
+bl_code bl_pack_plan(const bl_mat_desc *d, bl_activations act, bl_packed *ret, uint64_t *ret_bytes,
+                     bl_err *err) {
+    const bl_dtype_info *info = d->dtype < BL_DTYPE_I8 ? bl_dtype_get(d->dtype) : NULL;
+    if (!info) {
+        BL_FAIL(err, BL_EINVAL, "%s: element type %d cannot be a weight matrix here", d->name, (int)d->dtype);
+    }
+    if (d->n_out == 0 || d->k == 0 || d->k % info->block_elems != 0) {
+        BL_FAIL(err, BL_EINVAL, "%s: shape [%u, %u], rows must be >= 1 and a multiple of %u long", d->name,
+                d->n_out, d->k, info->block_elems);
+    }
+    bl_packed p = {.dtype = d->dtype, .n_out = d->n_out, .k = d->k};
+    if (act == BL_ACTIVATIONS_F32 && bl_dtype_group(d->dtype) != BL_GROUP_FLOAT) {
+        p.dtype = BL_DTYPE_F32;
+    }
+    uint64_t scales = 0, data;
+    switch (bl_dtype_group(p.dtype)) {
+    case BL_GROUP_32:
+        scales = (uint64_t)d->k / 32 * 2 * BL_PK_ROWS * (bl_pk_has_min(p.dtype) ? 2 : 1);
+        data = (uint64_t)d->k / 32 * bl_pk_chunk_bytes(p.dtype);
+        break;
+    case BL_GROUP_256:
+        scales = (uint64_t)d->k / 256 * (p.dtype == BL_DTYPE_Q6_K ? sizeof(bl_pk_k6) : sizeof(bl_pk_k45));
+        data = (uint64_t)d->k / 32 * bl_pk_chunk_bytes(p.dtype);
+        break;
+    default:
+        data = (uint64_t)d->k * BL_PK_ROWS * (p.dtype == BL_DTYPE_F32 ? 4 : 2);
+        break;
+    }
+    /* k < 2^32, so these cannot overflow; their product with the number of blocks can. */
+    uint64_t data_off = (scales + 63) & ~UINT64_C(63), block = data_off + ((data + 63) & ~UINT64_C(63)),
+             total;
+    p.n_blocks = (uint32_t)(((uint64_t)d->n_out + BL_PK_ROWS - 1) / BL_PK_ROWS);
+    if (!bl_mul_u64(block, p.n_blocks, &total) || total > SIZE_MAX / 2) {
+        BL_FAIL(err, BL_ERANGE, "%s: shape [%u, %u] does not fit the address space", d->name, d->n_out, d->k);
+    }
+    p.data_off = (size_t)data_off;
+    p.block_bytes = (size_t)block;
+    *ret = p;
+    *ret_bytes = total;
+    return BL_OK;
+}
+
+/* Puts the 32 values of row r into a zeroed chunk. */
+static void put_chunk(bl_dtype t, const uint8_t q[32], uint32_t r, uint8_t *c) {
+    c += 4 * r;
+    if (t == BL_DTYPE_Q8_0) {
+        for (uint32_t s = 0; s < 8; s++) {
+            memcpy(c + 64 * s, q + 4 * s, 4);
+        }
+        return;
+    }
+    for (uint32_t v = 0; v < 4; v++) {
+        for (uint32_t i = 0; i < 4; i++) {
+            c[64 * v + i] = (uint8_t)((q[4 * v + i] & 15) | (q[16 + 4 * v + i] & 15) << 4);
+        }
+    }
+    if (t == BL_DTYPE_Q6_K) {
+        for (uint32_t k = 0; k < 32; k++) {
+            c[256 + 64 * (k >> 4) + (k & 3)] |= (uint8_t)((q[k] >> 4) << (2 * ((k >> 2) & 3)));
+        }
+    } else if (bl_pk_chunk_bytes(t) == 320) {
+        for (uint32_t k = 0; k < 32; k++) {
+            c[256 + (k & 3)] |= (uint8_t)((q[k] >> 4) << (k >> 2));
+        }
+    }
+}
+
+/* One 32-element block of a Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0 row (spec models.md §9.3). */
+static void pack_group32(bl_dtype t, const uint8_t *src, uint32_t r, uint16_t *scale, uint8_t *chunk) {
+    uint8_t q[32];
+    scale[r] = get_u16(src);
+    src += 2;
+    if (bl_pk_has_min(t)) {
+        scale[BL_PK_ROWS + r] = get_u16(src);
+        src += 2;
+    }
+    if (t == BL_DTYPE_Q8_0) {
+        put_chunk(t, src, r, chunk);
+        return;
+    }
+    uint32_t qh = 0;
+    if (t == BL_DTYPE_Q5_0 || t == BL_DTYPE_Q5_1) {
+        memcpy(&qh, src, 4);
+        src += 4;
+    }
+    for (uint32_t j = 0; j < 16; j++) {
+        q[j] = (uint8_t)((src[j] & 15) | ((qh >> j) & 1) << 4);
+        q[j + 16] = (uint8_t)(src[j] >> 4 | ((qh >> (j + 16)) & 1) << 4);
+    }
+    put_chunk(t, q, r, chunk);
+}
+
+/* One 256-element block of a Q4_K or Q5_K row (§9.4). */
+static void pack_k45(bl_dtype t, const uint8_t *src, uint32_t r, bl_pk_k45 *s, uint8_t *chunks) {
+    const uint8_t *sm = src + 4, *qh = src + 16, *qs = src + (t == BL_DTYPE_Q5_K ? 48 : 16);
+    size_t cb = bl_pk_chunk_bytes(t);
+    s->d[r] = get_u16(src);
+    s->dmin[r] = get_u16(src + 2);
+    for (uint32_t j = 0; j < 8; j++) {
+        uint8_t q[32];
+        s->sc[j][r] = (uint8_t)(j < 4 ? sm[j] & 63 : (sm[j + 4] & 15) | (sm[j - 4] >> 6) << 4);
+        s->mn[j / 2][r][j & 1] = (uint8_t)(j < 4 ? sm[j + 4] & 63 : sm[j + 4] >> 4 | (sm[j] >> 6) << 4);
+        for (uint32_t l = 0; l < 32; l++) {
+            uint32_t v = (uint32_t)(qs[32 * (j / 2) + l] >> (4 * (j & 1))) & 15u;
+            if (t == BL_DTYPE_Q5_K) {
+                v |= (uint32_t)((qh[l] >> j) & 1) << 4;
+            }
+            q[l] = (uint8_t)v;
+        }
+        put_chunk(t, q, r, chunks + cb * j);
+    }
+}
+
+/* One 256-element block of a Q6_K row (§9.4). */
+static void pack_k6(const uint8_t *src, uint32_t r, bl_pk_k6 *s, uint8_t *chunks) {
+    s->d[r] = get_u16(src + 208);
+    for (uint32_t j = 0; j < 16; j++) {
+        s->sc[j][r] = (int8_t)src[192 + j];
+    }
+    for (uint32_t j = 0; j < 8; j++) { /* 32 elements: half j / 4, quarter j % 4 of it */
+        const uint8_t *ql = src + 64 * (j / 4) + 32 * (j & 1), *qh = src + 128 + 32 * (j / 4);
+        uint8_t q[32];
+        for (uint32_t l = 0; l < 32; l++) {
+            uint32_t lo = (uint32_t)(ql[l] >> ((j & 2) ? 4 : 0)) & 15u;
+            q[l] = (uint8_t)(lo | ((uint32_t)(qh[l] >> (2 * (j & 3))) & 3u) << 4);
+        }
+        put_chunk(BL_DTYPE_Q6_K, q, r, chunks + bl_pk_chunk_bytes(BL_DTYPE_Q6_K) * j);
+    }
+}
+
+static void pack_quant_row(const bl_packed *pk, const uint8_t *src, uint32_t r, size_t row_bytes,
+                           uint8_t *dst) {
+    bl_dtype t = pk->dtype;
+    bool wide = bl_dtype_group(t) == BL_GROUP_256;
+    uint32_t n = pk->k / (wide ? 256 : 32);
+    size_t sb = row_bytes / n, cb = bl_pk_chunk_bytes(t);
+    for (uint32_t g = 0; g < n; g++, src += sb) {
+        uint8_t *chunk = dst + pk->data_off + cb * g * (wide ? 8 : 1);
+        if (!wide) {
+            pack_group32(t, src, r,
+                         (uint16_t *)(void *)dst + (size_t)g * BL_PK_ROWS * (bl_pk_has_min(t) ? 2 : 1),
+                         chunk);
+        } else if (t == BL_DTYPE_Q6_K) {
+            pack_k6(src, r, (bl_pk_k6 *)(void *)dst + g, chunk);
+        } else {
+            pack_k45(t, src, r, (bl_pk_k45 *)(void *)dst + g, chunk);
+        }
+    }
+}
+
+static void pack_float_row(const bl_mat_desc *d, const bl_packed *pk, const uint8_t *src, uint32_t r,
+                           uint8_t *dst) {
+    const bl_dtype_info *info = bl_dtype_get(d->dtype);
+    dst += pk->data_off;
+    if (pk->dtype != BL_DTYPE_F32) {
+        for (size_t k = 0; k < d->k; k++) {
+            memcpy(dst + 2 * (k * BL_PK_ROWS + r), src + 2 * k, 2);
+        }
+        return;
+    }
+    float part[PART];
+    for (uint32_t k = 0; k < d->k; k += PART) {
+        uint32_t n = BL_MIN(PART, d->k - k);
+        bl_dequant_row(d->dtype, src + (size_t)k / info->block_elems * info->block_bytes, part, n);
+        for (uint32_t i = 0; i < n; i++) {
+            memcpy(dst + 4 * ((size_t)(k + i) * BL_PK_ROWS + r), &part[i], 4);
+        }
+    }
+}
+
+bl_code bl_pack_block(const bl_mat_desc *d, const bl_packed *pk, uint32_t block, uint8_t *dst, bl_err *err) {
+    uint64_t row_bytes;
+    BL_TRY(bl_dtype_row_bytes(d->dtype, d->k, &row_bytes, err));
+    uint32_t n = BL_MIN(BL_PK_ROWS, d->n_out - block * BL_PK_ROWS);
+    for (uint32_t r = 0; r < n; r++) {
+        uint64_t row = (uint64_t)block * BL_PK_ROWS + r;
+        const uint8_t *src = (const uint8_t *)d->rows + row * row_bytes;
+        bl_code c = bl_dtype_check_finite(d->dtype, src, d->k, err);
+        if (c != BL_OK) {
+            return bl_err_wrap(err, c, "%s, row %llu", d->name, (unsigned long long)row);
+        }
+        if (bl_dtype_group(pk->dtype) == BL_GROUP_FLOAT) {
+            pack_float_row(d, pk, src, r, dst);
+        } else {
+            pack_quant_row(pk, src, r, (size_t)row_bytes, dst);
+        }
+    }
+    return BL_OK;
+}

@@ -1,0 +1,485 @@
+/* NUMERICS.md in scalar C: the truth that every other kernel equals bit for bit.
+ *
+ * Built for the baseline instruction set with -ffp-contract=off. Written for reading, not for speed; only
+ * what makes whole models bearable (unpacking a strip of weights once for all rows) is done. No allocation,
+ * no state.
+ */
+#include "backend/cpu/kernels.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/canon.h"
+#include "base/base.h"
+
+/* ---- matrix products, NUMERICS §3
+ * ------------------------------------------------------------------------------------------ */
+
+/* w[k & 31][row] of one chunk, with the format's offset taken off. */
+static void unpack_chunk(bl_dtype t, const uint8_t *c, int8_t w[32][BL_PK_ROWS]) {
+    for (uint32_t k = 0; k < 32; k++) {
+        uint32_t s = k >> 2;
+        for (uint32_t r = 0; r < BL_PK_ROWS; r++) {
+            uint32_t at = 4 * r + (k & 3);
+            if (t == BL_DTYPE_Q8_0) {
+                w[k][r] = (int8_t)c[64 * s + at];
+                continue;
+            }
+            uint32_t q = (uint32_t)(c[64 * (s & 3) + at] >> (s < 4 ? 0 : 4)) & 15u;
+            int32_t off = t == BL_DTYPE_Q4_0 ? 8 : 0;
+            if (t == BL_DTYPE_Q5_0 || t == BL_DTYPE_Q5_1 || t == BL_DTYPE_Q5_K) {
+                q |= (uint32_t)((c[256 + at] >> s) & 1) << 4;
+                off = t == BL_DTYPE_Q5_0 ? 16 : 0;
+            } else if (t == BL_DTYPE_Q6_K) {
+                q |= (uint32_t)((c[256 + 64 * (s >> 2) + at] >> (2 * (s & 3))) & 3) << 4;
+                off = 32;
+            }
+            w[k][r] = (int8_t)((int32_t)q - off);
+        }
+    }
+}
+
+/* isum[row] += scale[row] * sum over n of w * q; scale NULL: 1. int32 holds every format's worst case: Q6_K
+ * 16 sub-blocks of 128 * 16 * 32 * 127 = 1.4e8, Q5_K 8 * 63 * 32 * 31 * 127 = 6.4e7, Q8_0 32 * 128 * 127
+ * = 5.3e5. */
+static void dot_add(int8_t w[][BL_PK_ROWS], const int8_t *q, uint32_t n, const int32_t *scale,
+                    int32_t isum[BL_PK_ROWS]) {
+    int32_t s[BL_PK_ROWS] = {0};
+    for (uint32_t k = 0; k < n; k++) {
+        for (uint32_t r = 0; r < BL_PK_ROWS; r++) {
+            s[r] += w[k][r] * q[k];
+        }
+    }
+    for (uint32_t r = 0; r < BL_PK_ROWS; r++) {
+        isum[r] += (scale ? scale[r] : 1) * s[r];
+    }
+}
+
+static void step_group32(const bl_packed *w, const uint16_t *sc, int8_t wq[][BL_PK_ROWS], const bl_xq *x,
+                         size_t row, uint32_t g, float p[BL_PK_ROWS]) {
+    int32_t isum[BL_PK_ROWS] = {0};
+    dot_add(wq, x->q + row * x->ld_q + 32u * g, 32, NULL, isum);
+    float d = x->d[row * x->ld_g + g];
+    for (uint32_t r = 0; r < BL_PK_ROWS; r++) {
+        p[r] = fmaf(bl_f16_to_f32(sc[r]) * d, (float)isum[r], p[r]);
+        if (bl_pk_has_min(w->dtype)) {
+            p[r] = fmaf(bl_f16_to_f32(sc[BL_PK_ROWS + r]), x->dq[row * x->ld_g + g], p[r]);
+        }
+    }
+}
+
+static void step_group256(const bl_packed *w, const uint8_t *sc, int8_t wq[][BL_PK_ROWS], const bl_xq *x,
+                          size_t row, uint32_t g, float p[BL_PK_ROWS]) {
+    const int8_t *q = x->q + row * x->ld_q + 256u * g;
+    float d = x->d[row * x->ld_g + g];
+    int32_t isum[BL_PK_ROWS] = {0};
+    int32_t scale[BL_PK_ROWS];
+    if (w->dtype == BL_DTYPE_Q6_K) {
+        const bl_pk_k6 *s = (const bl_pk_k6 *)(const void *)sc;
+        for (uint32_t j = 0; j < 16; j++) {
+            for (uint32_t r = 0; r < BL_PK_ROWS; r++) {
+                scale[r] = s->sc[j][r];
+            }
+            dot_add(wq + 16 * j, q + 16 * j, 16, scale, isum);
+        }
+        for (uint32_t r = 0; r < BL_PK_ROWS; r++) {
+            p[r] = fmaf(bl_f16_to_f32(s->d[r]) * d, (float)isum[r], p[r]);
+        }
+        return;
+    }
+    const bl_pk_k45 *s = (const bl_pk_k45 *)(const void *)sc;
+    int32_t msum[BL_PK_ROWS] = {0};
+    for (uint32_t j = 0; j < 8; j++) {
+        for (uint32_t r = 0; r < BL_PK_ROWS; r++) {
+            scale[r] = s->sc[j][r];
+            msum[r] += s->mn[j / 2][r][j & 1] * x->s32[row * x->ld_s + 8u * g + j];
+        }
+        dot_add(wq + 32 * j, q + 32 * j, 32, scale, isum);
+    }
+    for (uint32_t r = 0; r < BL_PK_ROWS; r++) {
+        p[r] = fmaf(bl_f16_to_f32(s->d[r]) * d, (float)isum[r], p[r]);
+        p[r] = fmaf(-bl_f16_to_f32(s->dmin[r]), d * (float)msum[r], p[r]);
+    }
+}
+
+/* Bytes of scales per group of a block. */
+static size_t scale_bytes(bl_dtype t) {
+    if (t == BL_DTYPE_Q6_K) {
+        return sizeof(bl_pk_k6);
+    }
+    if (t == BL_DTYPE_Q4_K || t == BL_DTYPE_Q5_K) {
+        return sizeof(bl_pk_k45);
+    }
+    return 2u * BL_PK_ROWS * (bl_pk_has_min(t) ? 2u : 1u);
+}
+
+/* y (16 lanes) takes a strip's partial; strips are added left to right, the bias at the end. */
+static void strip_done(const bl_mm_args *a, uint32_t b, uint32_t row, uint32_t k0, uint32_t kn,
+                       const float p[BL_PK_ROWS]) {
+    float *y = a->y + (size_t)row * a->ldy + (size_t)b * BL_PK_ROWS;
+    for (uint32_t r = 0; r < BL_PK_ROWS; r++) {
+        y[r] = k0 == 0 ? p[r] : y[r] + p[r];
+        if (k0 + kn == a->w->k && a->bias && b * BL_PK_ROWS + r < a->w->n_out) {
+            y[r] = y[r] + a->bias[b * BL_PK_ROWS + r];
+        }
+    }
+}
+
+static void matmul_quant(const bl_mm_args *a, uint32_t block0, uint32_t block1, uint32_t row0,
+                         uint32_t row1) {
+    const bl_packed *w = a->w;
+    bool wide = bl_dtype_group(w->dtype) == BL_GROUP_256;
+    uint32_t gk = wide ? 256 : 32;
+    size_t sb = scale_bytes(w->dtype), cb = bl_pk_chunk_bytes(w->dtype);
+    int8_t wq[BL_STRIP][BL_PK_ROWS];
+    for (uint32_t b = block0; b < block1; b++) {
+        const uint8_t *blk = w->base + b * w->block_bytes;
+        for (uint32_t k0 = 0; k0 < w->k; k0 += BL_STRIP) {
+            uint32_t kn = BL_MIN(BL_STRIP, w->k - k0);
+            for (uint32_t k = 0; k < kn; k += 32) {
+                unpack_chunk(w->dtype, blk + w->data_off + cb * ((k0 + k) / 32), wq + k);
+            }
+            for (uint32_t row = row0; row < row1; row++) {
+                float p[BL_PK_ROWS] = {0};
+                for (uint32_t k = 0; k < kn; k += gk) {
+                    uint32_t g = (k0 + k) / gk;
+                    if (wide) {
+                        step_group256(w, blk + sb * g, wq + k, a->xq, row, g, p);
+                    } else {
+                        step_group32(w, (const uint16_t *)(const void *)(blk + sb * g), wq + k, a->xq, row, g,
+                                     p);
+                    }
+                }
+                strip_done(a, b, row, k0, kn, p);
+            }
+        }
+    }
+}
+
+static float float_weight(bl_dtype t, const uint8_t *data, size_t i) {
+    if (t == BL_DTYPE_F32) {
+        float f;
+        memcpy(&f, data + 4 * i, 4);
+        return f;
+    }
+    uint16_t h;
+    memcpy(&h, data + 2 * i, 2);
+    return t == BL_DTYPE_F16 ? bl_f16_to_f32(h) : bl_bf16_to_f32(h);
+}
+
+static void matmul_float(const bl_mm_args *a, uint32_t block0, uint32_t block1, uint32_t row0,
+                         uint32_t row1) {
+    const bl_packed *w = a->w;
+    float wf[BL_STRIP][BL_PK_ROWS];
+    for (uint32_t b = block0; b < block1; b++) {
+        const uint8_t *data = w->base + b * w->block_bytes + w->data_off;
+        for (uint32_t k0 = 0; k0 < w->k; k0 += BL_STRIP) {
+            uint32_t kn = BL_MIN(BL_STRIP, w->k - k0);
+            for (uint32_t i = 0; i < kn * BL_PK_ROWS; i++) {
+                wf[i / BL_PK_ROWS][i % BL_PK_ROWS] =
+                    float_weight(w->dtype, data, (size_t)k0 * BL_PK_ROWS + i);
+            }
+            for (uint32_t row = row0; row < row1; row++) {
+                const float *x = a->x + (size_t)row * a->ldx + k0;
+                float p[BL_PK_ROWS] = {0};
+                for (uint32_t k = 0; k < kn; k++) {
+                    for (uint32_t r = 0; r < BL_PK_ROWS; r++) {
+                        p[r] = fmaf(wf[k][r], x[k], p[r]);
+                    }
+                }
+                strip_done(a, b, row, k0, kn, p);
+            }
+        }
+    }
+}
+
+/* ---- activations to int8
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* q, d of one group of n. A group whose a is below CANON_Q_MIN is zero; one with an infinity gives d = inf, q
+ * = 0 and so NaN results. */
+static float quant_group(const float *x, uint32_t n, int8_t *q) {
+    float a = 0.0f;
+    for (uint32_t i = 0; i < n; i++) {
+        float v = fabsf(x[i]);
+        a = v > a ? v : a;
+    }
+    if (a < CANON_Q_MIN) {
+        memset(q, 0, n);
+        return 0.0f;
+    }
+    float r = 127.0f / a;
+    for (uint32_t i = 0; i < n; i++) {
+        q[i] = (int8_t)canon_rint(x[i] * r);
+    }
+    return a / 127.0f;
+}
+
+static int32_t sum_q(const int8_t *q, uint32_t n) {
+    int32_t s = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        s += q[i];
+    }
+    return s;
+}
+
+static void quant32(const float *x, uint32_t k, int8_t *q, float *d, int32_t *qsum, float *dq) {
+    for (uint32_t g = 0; g < k / 32; g++) {
+        d[g] = quant_group(x + 32 * g, 32, q + 32 * g);
+        qsum[g] = sum_q(q + 32 * g, 32);
+        dq[g] = d[g] * (float)qsum[g];
+    }
+    memset(q + k, 0, (64 - k % 64) % 64);
+}
+
+static void quant256(const float *x, uint32_t k, int8_t *q, float *d, int16_t *s32, int16_t *s16) {
+    for (uint32_t g = 0; g < k / 256; g++) {
+        d[g] = quant_group(x + 256 * g, 256, q + 256 * g);
+    }
+    for (uint32_t j = 0; j < k / 32; j++) {
+        s32[j] = (int16_t)sum_q(q + 32 * j, 32);
+        s16[2 * j] = (int16_t)sum_q(q + 32 * j, 16);
+        s16[2 * j + 1] = (int16_t)sum_q(q + 32 * j + 16, 16);
+    }
+}
+
+/* ---- one row of a packed matrix as floats
+ * ---------------------------------------------------------------------------------------- */
+
+/* The dequantised value of bl_dequant_row, from the packed form: q already has its offset off; d * sc first,
+ * then * q, then the minimum. */
+static float dequant_one(bl_dtype t, const uint8_t *sc, uint32_t r, uint32_t k, int32_t q) {
+    if (t == BL_DTYPE_Q6_K) {
+        const bl_pk_k6 *s = (const bl_pk_k6 *)(const void *)sc;
+        return (bl_f16_to_f32(s->d[r]) * (float)s->sc[k % 256 / 16][r]) * (float)q;
+    }
+    if (t == BL_DTYPE_Q4_K || t == BL_DTYPE_Q5_K) {
+        const bl_pk_k45 *s = (const bl_pk_k45 *)(const void *)sc;
+        uint32_t j = k % 256 / 32;
+        float m = bl_f16_to_f32(s->dmin[r]) * (float)s->mn[j / 2][r][j & 1];
+        return (bl_f16_to_f32(s->d[r]) * (float)s->sc[j][r]) * (float)q - m;
+    }
+    const uint16_t *s = (const uint16_t *)(const void *)sc;
+    float v = bl_f16_to_f32(s[r]) * (float)q;
+    return bl_pk_has_min(t) ? v + bl_f16_to_f32(s[BL_PK_ROWS + r]) : v;
+}
+
+static void embed(const bl_packed *w, uint32_t row, float scale, float *dst) {
+    const uint8_t *blk = w->base + row / BL_PK_ROWS * w->block_bytes;
+    uint32_t r = row % BL_PK_ROWS;
+    if (bl_dtype_group(w->dtype) == BL_GROUP_FLOAT) {
+        for (uint32_t k = 0; k < w->k; k++) {
+            dst[k] = scale * float_weight(w->dtype, blk + w->data_off, (size_t)k * BL_PK_ROWS + r);
+        }
+        return;
+    }
+    uint32_t gk = bl_dtype_group(w->dtype) == BL_GROUP_256 ? 256 : 32;
+    size_t sb = scale_bytes(w->dtype), cb = bl_pk_chunk_bytes(w->dtype);
+    int8_t wq[32][BL_PK_ROWS];
+    for (uint32_t k = 0; k < w->k; k++) {
+        if (k % 32 == 0) {
+            unpack_chunk(w->dtype, blk + w->data_off + cb * (k / 32), wq);
+        }
+        dst[k] = scale * dequant_one(w->dtype, blk + sb * (k / gk), r, k, wq[k % 32][r]);
+    }
+}
+
+/* ---- norms and element-wise ops
+ * ---------------------------------------------------------------------------------------------------- */
+
+/* Folds v[n] by halves (NUMERICS §2): lane j += lane j + w. */
+static float fold(float *v, uint32_t n) {
+    for (uint32_t w = n / 2; w > 0; w /= 2) {
+        for (uint32_t j = 0; j < w; j++) {
+            v[j] += v[j + w];
+        }
+    }
+    return v[0];
+}
+
+static void rmsnorm(const float *x, const float *w, const float *add, float *y, uint32_t n, float eps) {
+    float lane[BL_N_LANES] = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        lane[i % BL_N_LANES] = fmaf(x[i], x[i], lane[i % BL_N_LANES]);
+    }
+    float r = 1.0f / sqrtf(fold(lane, BL_N_LANES) / (float)n + eps);
+    for (uint32_t i = 0; i < n; i++) {
+        float v = x[i] * r;
+        v = w ? v * w[i] : v;
+        y[i] = add ? add[i] + v : v;
+    }
+}
+
+static void add(const float *a, const float *b, float *y, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        y[i] = a[i] + b[i];
+    }
+}
+
+static void glu(const float *a, const float *b, float *y, size_t n, bl_glu_act act) {
+    for (size_t i = 0; i < n; i++) {
+        y[i] = (act == BL_GLU_SILU ? canon_silu(a[i]) : canon_gelu_tanh(a[i])) * b[i];
+    }
+}
+
+static void softcap(float *x, size_t n, float cap) {
+    for (size_t i = 0; i < n; i++) {
+        x[i] = canon_softcap(x[i], cap);
+    }
+}
+
+static void rope(float *x, const float *cs, uint32_t half) {
+    for (uint32_t i = 0; i < half; i++) {
+        float a = x[i], b = x[i + half], c = cs[i], s = cs[i + half];
+        x[i] = fmaf(a, c, -(b * s));
+        x[i + half] = fmaf(b, c, a * s);
+    }
+}
+
+static void kv_store(const float *k, const float *v, uint32_t head_dim, void *kt, void *vt, uint32_t col,
+                     bool f32) {
+    for (uint32_t d = 0; d < head_dim; d++) {
+        if (f32) {
+            ((float *)kt)[(size_t)d * BL_KV_TILE + col] = k[d];
+            ((float *)vt)[(size_t)col * head_dim + d] = v[d];
+        } else {
+            ((uint16_t *)kt)[(size_t)d * BL_KV_TILE + col] = bl_f32_to_bf16(k[d]);
+            ((uint16_t *)vt)[(size_t)col * head_dim + d] = bl_f32_to_bf16(v[d]);
+        }
+    }
+}
+
+/* ---- attention, NUMERICS §4
+ * -----------------------------------------------------------------------------------------------------------
+ */
+
+static float kv_at(const void *p, size_t i, bool f32) {
+    return f32 ? ((const float *)p)[i] : bl_bf16_to_f32(((const uint16_t *)p)[i]);
+}
+
+typedef struct {
+    float m, l;
+    float *acc; /* [head_dim] */
+} soft_state;
+
+/* One tile: keys j in [j0, j1) of it are visible. */
+static void attn_tile(const bl_attn_args *a, const float *q, const void *kt, const void *vt, uint32_t j0,
+                      uint32_t j1, soft_state *st) {
+    float s[BL_KV_TILE], p[BL_KV_TILE] = {0};
+    float t = -INFINITY;
+    for (uint32_t j = j0; j < j1; j++) {
+        float v = 0.0f;
+        for (uint32_t d = 0; d < a->head_dim; d++) {
+            v = fmaf(q[d], kv_at(kt, (size_t)d * BL_KV_TILE + j, a->kv_f32), v);
+        }
+        s[j] = v * a->scale;
+        t = s[j] > t ? s[j] : t;
+    }
+    float m = st->m > t ? st->m : t;
+    float c = canon_exp(st->m - m);
+    for (uint32_t j = j0; j < j1; j++) {
+        p[j] = canon_exp(s[j] - m);
+    }
+    for (uint32_t d = 0; d < a->head_dim; d++) {
+        float v = 0.0f;
+        for (uint32_t j = j0; j < j1; j++) {
+            v = fmaf(p[j], kv_at(vt, (size_t)j * a->head_dim + d, a->kv_f32), v);
+        }
+        st->acc[d] = fmaf(st->acc[d], c, v);
+    }
+    st->l = fmaf(st->l, c, fold(p, BL_KV_TILE));
+    st->m = m;
+}
+
+static void attn_one(const bl_attn_args *a, uint32_t row, uint32_t head, soft_state *seg, soft_state *tot) {
+    uint32_t pos = (uint32_t)a->pos[row];
+    uint32_t first = a->window && pos >= a->window ? pos - a->window + 1 : 0;
+    uint32_t kvh = head / (a->n_heads / a->n_kv_heads);
+    size_t elem = a->kv_f32 ? 4 : 2;
+    const float *q = a->q + (size_t)row * a->ldq + (size_t)head * a->head_dim;
+    tot->m = -INFINITY;
+    tot->l = 0.0f;
+    memset(tot->acc, 0, a->head_dim * sizeof(float));
+    for (uint32_t s0 = first - first % BL_SEGMENT; s0 <= pos; s0 += BL_SEGMENT) {
+        seg->m = -INFINITY;
+        seg->l = 0.0f;
+        memset(seg->acc, 0, a->head_dim * sizeof(float));
+        for (uint32_t t0 = s0; t0 < s0 + BL_SEGMENT && t0 <= pos; t0 += BL_KV_TILE) {
+            if (t0 + BL_KV_TILE <= first) {
+                continue;
+            }
+            const uint8_t *kt = (const uint8_t *)a->tiles[t0 / BL_KV_TILE] +
+                                (size_t)kvh * 2 * BL_KV_TILE * a->head_dim * elem;
+            uint32_t j0 = first > t0 ? first - t0 : 0, j1 = BL_MIN(pos - t0 + 1, BL_KV_TILE);
+            attn_tile(a, q, kt, kt + (size_t)BL_KV_TILE * a->head_dim * elem, j0, j1, seg);
+        }
+        float m = tot->m > seg->m ? tot->m : seg->m;
+        float c = canon_exp(tot->m - m), cs = canon_exp(seg->m - m);
+        tot->l = fmaf(tot->l, c, cs * seg->l);
+        for (uint32_t d = 0; d < a->head_dim; d++) {
+            tot->acc[d] = fmaf(tot->acc[d], c, cs * seg->acc[d]);
+        }
+        tot->m = m;
+    }
+    float *out = a->out + (size_t)row * a->ldo + (size_t)head * a->head_dim;
+    for (uint32_t d = 0; d < a->head_dim; d++) {
+        out[d] = tot->acc[d] / tot->l;
+    }
+}
+
+static void attention(const bl_attn_args *a, uint32_t row0, uint32_t row1, uint32_t head0, uint32_t head1,
+                      float *scratch) {
+    soft_state seg = {.acc = scratch}, tot = {.acc = scratch + a->head_dim};
+    for (uint32_t row = row0; row < row1; row++) {
+        for (uint32_t h = head0; h < head1; h++) {
+            attn_one(a, row, h, &seg, &tot);
+        }
+    }
+}
+
+/* ---- probes
+ * ------------------------------------------------------------------------------------------------------------------------------
+ */
+
+static uint64_t probe_read(const uint8_t *p, size_t n) {
+    uint64_t s[4] = {0};
+    for (size_t i = 0; i + 32 <= n; i += 32) {
+        for (size_t j = 0; j < 4; j++) {
+            uint64_t v;
+            memcpy(&v, p + i + 8 * j, 8);
+            s[j] += v;
+        }
+    }
+    return s[0] + s[1] + s[2] + s[3];
+}
+
+static uint64_t probe_int8(uint64_t n_iter, uint64_t *sink) {
+    uint64_t s[4] = {1, 2, 3, 4};
+    for (uint64_t i = 0; i < n_iter; i++) {
+        for (uint32_t j = 0; j < 4; j++) {
+            s[j] += (uint64_t)((int64_t)(int8_t)s[j] * (int8_t)i);
+        }
+    }
+    *sink = s[0] + s[1] + s[2] + s[3];
+    return 4 * n_iter;
+}
+
+void bl_kernels_ref(bl_kernels *t) {
+    *t = (bl_kernels){
+        .attention = attention,
+        .quant32 = quant32,
+        .quant256 = quant256,
+        .embed = embed,
+        .rmsnorm = rmsnorm,
+        .add = add,
+        .glu = glu,
+        .softcap = softcap,
+        .rope = rope,
+        .kv_store = kv_store,
+        .probe_read = probe_read,
+        .probe_int8 = probe_int8,
+    };
+    for (uint32_t i = 0; i < BL_DTYPE_I8; i++) {
+        t->matmul[i] = bl_dtype_group((bl_dtype)i) == BL_GROUP_FLOAT ? matmul_float : matmul_quant;
+    }
+}

@@ -1,0 +1,479 @@
+/* The CPU backend through its public table: ops against double-precision oracles made from bl_dequant_row,
+ * and its refusals. Bit equality between kernels is blcheck's; here the subject is run.c, pack.c and cpu.c.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "backend/backend.h"
+#include "base/base.h"
+#include "base/rng.h"
+
+static uint64_t seed;
+static double uniform(void) {
+    return (double)(bl_rng_next(&seed) >> 11) * 0x1p-53;
+}
+static float normal(void) {
+    double s = 0;
+    for (int i = 0; i < 12; i++) {
+        s += uniform();
+    }
+    return (float)(s - 6.0);
+}
+
+static bl_backend *open_cpu(uint32_t threads, bl_activations act) {
+    bl_backend *b;
+    bl_cpu_options o = {.n_threads = threads, .cpu_mask = BL_CPU_ALL, .activations = act};
+    assert_int_equal(bl_backend_cpu_open(&o, &b, NULL), BL_OK);
+    return b;
+}
+
+/* Random rows of a type: random bits, scales made tame. */
+static uint8_t *random_rows(bl_dtype t, uint32_t n_out, uint32_t k, uint64_t *ret_row_bytes) {
+    const bl_dtype_info *info = bl_dtype_get(t);
+    assert_int_equal(bl_dtype_row_bytes(t, k, ret_row_bytes, NULL), BL_OK);
+    size_t n = (size_t)*ret_row_bytes * n_out;
+    uint8_t *p = bl_alloc(n);
+    assert_non_null(p);
+    for (size_t i = 0; i < n; i++) {
+        p[i] = (uint8_t)bl_rng_next(&seed);
+    }
+    for (size_t b = 0; b < n / info->block_bytes; b++) {
+        uint8_t *q = p + b * info->block_bytes;
+        uint16_t d = bl_f32_to_f16((float)(uniform() * 0.02 - 0.01)),
+                 m = bl_f32_to_f16((float)(uniform() * 0.02 - 0.01));
+        if (t == BL_DTYPE_F32) {
+            float f = normal();
+            memcpy(q, &f, 4);
+        } else if (t == BL_DTYPE_F16 || t == BL_DTYPE_BF16) {
+            uint16_t h = t == BL_DTYPE_F16 ? bl_f32_to_f16(normal()) : bl_f32_to_bf16(normal());
+            memcpy(q, &h, 2);
+        } else if (t == BL_DTYPE_Q6_K) {
+            memcpy(q + 208, &d, 2);
+        } else {
+            memcpy(q, &d, 2);
+            if (t == BL_DTYPE_Q4_1 || t == BL_DTYPE_Q5_1 || t == BL_DTYPE_Q4_K || t == BL_DTYPE_Q5_K) {
+                memcpy(q + 2, &m, 2);
+            }
+        }
+    }
+    return p;
+}
+
+static float *slot(uint32_t rows, uint32_t width) {
+    float *p = bl_alloc_aligned(64, (size_t)rows * bl_slot_stride(width) * sizeof(float));
+    assert_non_null(p);
+    return p;
+}
+
+/* y = W x over n rows through one MATMUL op, and the normalised mean squared error against double. */
+static double matmul_nmse(bl_backend *b, bl_dtype t, uint32_t n_out, uint32_t k, uint32_t rows,
+                          bool with_bias) {
+    uint64_t rb;
+    uint8_t *raw = random_rows(t, n_out, k, &rb);
+    bl_mat_desc d = {.name = "w", .dtype = t, .n_out = n_out, .k = k, .rows = raw};
+    bl_mat *m;
+    bl_err err;
+    assert_int_equal(b->ops->mat_new(b, &d, &m, &err), BL_OK);
+    float *slots[2] = {slot(rows, k), slot(rows, n_out)}, *bias = bl_alloc(n_out * sizeof(float)),
+          *w = bl_alloc(k * sizeof(float));
+    assert_true(bias && w);
+    for (uint32_t i = 0; i < n_out; i++) {
+        bias[i] = normal();
+    }
+    for (size_t i = 0; i < (size_t)rows * bl_slot_stride(k); i++) {
+        slots[0][i] = normal();
+    }
+    bl_op op = {.kind = BL_OP_MATMUL,
+                .label = "mm",
+                .in0 = 0,
+                .out = {1},
+                .n_w = 1,
+                .w = {m},
+                .bias = {with_bias ? bias : NULL}};
+    int32_t *pos = bl_alloc(rows * sizeof(*pos));
+    uint32_t *seq = bl_alloc(rows * sizeof(*seq));
+    assert_true(pos && seq);
+    for (uint32_t i = 0; i < rows; i++) {
+        pos[i] = (int32_t)i;
+    }
+    uint32_t widths[2] = {k, n_out};
+    bl_step s = {.n_rows = rows,
+                 .tokens = pos,
+                 .pos = pos,
+                 .seq = seq,
+                 .n_seqs = 1,
+                 .n_slots = 2,
+                 .slots = slots,
+                 .widths = widths};
+    uint64_t scratch;
+    assert_int_equal(b->ops->prepare(b, &op, 1, rows, &scratch, &err), BL_OK);
+    assert_int_equal(b->ops->run(b, &op, 1, &s, &err), BL_OK);
+    double se = 0, ss = 0;
+    for (uint32_t o = 0; o < n_out; o++) {
+        bl_dequant_row(t, raw + o * rb, w, k);
+        for (uint32_t r = 0; r < rows; r++) {
+            double want = with_bias ? bias[o] : 0.0;
+            for (uint32_t i = 0; i < k; i++) {
+                want += (double)w[i] * slots[0][r * bl_slot_stride(k) + i];
+            }
+            double e = slots[1][r * bl_slot_stride(n_out) + o] - want;
+            se += e * e;
+            ss += want * want;
+        }
+    }
+    b->ops->mat_free(b, m);
+    bl_free_aligned(slots[0]);
+    bl_free_aligned(slots[1]);
+    bl_free(bias);
+    bl_free(w);
+    bl_free(pos);
+    bl_free(seq);
+    bl_free(raw);
+    return se / ss;
+}
+
+static void test_matmul(void **state) {
+    (void)state;
+    for (int act = 0; act < 2; act++) {
+        bl_backend *b = open_cpu(2, act ? BL_ACTIVATIONS_F32 : BL_ACTIVATIONS_INT8);
+        for (int t = 0; t < BL_DTYPE_I8; t++) {
+            uint32_t k = bl_dtype_get((bl_dtype)t)->block_elems == 256 ? 768 : 672;
+            for (uint32_t rows = 1; rows <= 9; rows += 4) {
+                seed = (uint64_t)(t * 100) + rows;
+                double e = matmul_nmse(b, (bl_dtype)t, 37, k, rows, rows == 5);
+                bool floats = act || t <= BL_DTYPE_BF16;
+                /* int8 activations of normal data: error about (a/127)^2/12 relative to 1, a near 2.5 to 3 */
+                if (e > (floats ? 1e-11 : 2e-4) || (!floats && e < 1e-7)) {
+                    fail_msg("%s, activations %d, %u rows: nmse %g", bl_dtype_get((bl_dtype)t)->name, act,
+                             rows, e);
+                }
+            }
+        }
+        b->ops->close(b);
+    }
+}
+
+static void test_embed(void **state) {
+    (void)state;
+    bl_backend *b = open_cpu(1, BL_ACTIVATIONS_INT8);
+    for (int t = 0; t < BL_DTYPE_I8; t++) {
+        uint32_t k = 512, n_out = 21;
+        uint64_t rb, scratch;
+        uint8_t *raw = random_rows((bl_dtype)t, n_out, k, &rb);
+        bl_mat_desc d = {.name = "w", .dtype = (bl_dtype)t, .n_out = n_out, .k = k, .rows = raw};
+        bl_mat *m;
+        assert_int_equal(b->ops->mat_new(b, &d, &m, NULL), BL_OK);
+        int32_t tokens[3] = {0, 17, 20}, pos[3] = {0, 1, 2};
+        uint32_t seq[3] = {0}, widths[1] = {k};
+        float *slots[1] = {slot(3, k)}, want[512];
+        bl_op op = {.kind = BL_OP_EMBED, .label = "embed", .out = {0}, .n_w = 1, .w = {m}, .scale = 25.25f};
+        bl_step s = {.n_rows = 3,
+                     .tokens = tokens,
+                     .pos = pos,
+                     .seq = seq,
+                     .n_seqs = 1,
+                     .n_slots = 1,
+                     .slots = slots,
+                     .widths = widths};
+        assert_int_equal(b->ops->prepare(b, &op, 1, 3, &scratch, NULL), BL_OK);
+        assert_int_equal(b->ops->run(b, &op, 1, &s, NULL), BL_OK);
+        for (int r = 0; r < 3; r++) {
+            bl_dequant_row((bl_dtype)t, raw + (uint64_t)tokens[r] * rb, want, k);
+            for (uint32_t i = 0; i < k; i++) {
+                if (slots[0][(uint32_t)r * k + i] != 25.25f * want[i]) {
+                    fail_msg("%s row %d element %u: %g, expected %g", bl_dtype_get((bl_dtype)t)->name, r, i,
+                             (double)slots[0][(uint32_t)r * k + i], (double)(25.25f * want[i]));
+                }
+            }
+        }
+        tokens[1] = 21;
+        assert_int_equal(b->ops->run(b, &op, 1, &s, NULL), BL_EINVAL);
+        tokens[1] = -1;
+        assert_int_equal(b->ops->run(b, &op, 1, &s, NULL), BL_EINVAL);
+        b->ops->mat_free(b, m);
+        bl_free_aligned(slots[0]);
+        bl_free(raw);
+    }
+    b->ops->close(b);
+}
+
+static void test_bad_scale(void **state) {
+    (void)state;
+    bl_backend *b = open_cpu(2, BL_ACTIVATIONS_INT8);
+    uint64_t rb;
+    uint8_t *raw = random_rows(BL_DTYPE_Q8_0, 40, 64, &rb);
+    uint16_t nan = 0x7e00;
+    memcpy(raw + 33 * rb + 34, &nan, 2);
+    bl_mat_desc d = {.name = "blk.3.w", .dtype = BL_DTYPE_Q8_0, .n_out = 40, .k = 64, .rows = raw};
+    bl_mat *m = NULL;
+    bl_err err;
+    assert_int_equal(b->ops->mat_new(b, &d, &m, &err), BL_EFORMAT);
+    assert_null(m);
+    assert_non_null(strstr(err.msg, "blk.3.w"));
+    d.k = 48;
+    assert_int_equal(b->ops->mat_new(b, &d, &m, &err), BL_EINVAL);
+    bl_free(raw);
+    b->ops->close(b);
+}
+
+/* ---- attention: two sequences, GQA, a window, against double; and the same bits row by row
+ * ------------------------------------ */
+
+enum { D = 48, NH = 6, NKV = 2, ROWS0 = 150, ROWS1 = 3, ROWS = ROWS0 + ROWS1, TILES = 3 };
+
+typedef struct {
+    bl_kv_table tables[2];
+    const bl_kv_table *kv[1];
+    void *tiles[2][TILES];
+} kv_fixture;
+
+static void kv_init(kv_fixture *f, bool f32) {
+    for (int s = 0; s < 2; s++) {
+        for (int t = 0; t < TILES; t++) {
+            f->tiles[s][t] = bl_alloc_aligned(64, (size_t)bl_kv_tile_bytes(NKV, D, f32));
+            assert_non_null(f->tiles[s][t]);
+            memset(f->tiles[s][t], 0xff,
+                   (size_t)bl_kv_tile_bytes(NKV, D, f32)); /* NaN: slots not yet written must not be seen */
+        }
+        f->tables[s] = (bl_kv_table){.tiles = f->tiles[s], .n_tiles = TILES};
+    }
+    f->kv[0] = f->tables;
+}
+
+static void kv_done(kv_fixture *f) {
+    for (int s = 0; s < 2; s++) {
+        for (int t = 0; t < TILES; t++) {
+            bl_free_aligned(f->tiles[s][t]);
+        }
+    }
+}
+
+/* slots: 0 q, 1 k, 2 v, 3 out. Stores and attends rows [r0, r1) of the given data in one step. */
+static void attend(bl_backend *b, kv_fixture *f, float *const data[4], uint32_t r0, uint32_t r1,
+                   const int32_t *pos, const uint32_t *seq, uint32_t window) {
+    static const uint32_t widths[4] = {NH * D, NKV * D, NKV * D, NH * D};
+    float *slots[4];
+    for (int i = 0; i < 4; i++) {
+        slots[i] = data[i] + (size_t)r0 * bl_slot_stride(widths[i]);
+    }
+    bl_op ops[2] = {
+        {.kind = BL_OP_KV_STORE, .label = "kv", .in0 = 1, .in1 = 2, .n_kv_heads = NKV, .head_dim = D},
+        {.kind = BL_OP_ATTENTION,
+         .label = "attn",
+         .in0 = 0,
+         .out = {3},
+         .n_heads = NH,
+         .n_kv_heads = NKV,
+         .head_dim = D,
+         .window = window,
+         .scale = 0.144f}};
+    bl_step s = {.n_rows = r1 - r0,
+                 .tokens = pos,
+                 .pos = pos + r0,
+                 .seq = seq + r0,
+                 .n_seqs = 2,
+                 .kv = f->kv,
+                 .n_slots = 4,
+                 .slots = slots,
+                 .widths = widths};
+    bl_err err;
+    uint64_t scratch;
+    assert_int_equal(b->ops->prepare(b, ops, 2, r1 - r0, &scratch, &err), BL_OK);
+    if (b->ops->run(b, ops, 2, &s, &err) != BL_OK) {
+        fail_msg("%s", err.msg);
+    }
+}
+
+static double attention_error(float *const data[4], const int32_t *pos, const uint32_t *seq, uint32_t window,
+                              uint32_t rows) {
+    double worst = 0;
+    for (uint32_t r = 0; r < rows; r++) {
+        for (uint32_t h = 0; h < NH; h++) {
+            double sum = 0, acc[D] = {0}, s[ROWS];
+            for (int pass = 0; pass < 2; pass++) {
+                for (uint32_t j = 0; j < rows; j++) {
+                    if (seq[j] != seq[r] || pos[j] > pos[r] ||
+                        (window && pos[j] <= pos[r] - (int32_t)window)) {
+                        continue;
+                    }
+                    if (pass == 0) {
+                        s[j] = 0;
+                        for (uint32_t i = 0; i < D; i++) {
+                            s[j] += (double)data[0][r * NH * D + h * D + i] *
+                                    data[1][j * NKV * D + h / 3 * D + i];
+                        }
+                        continue;
+                    }
+                    double p = exp(s[j] * 0.144f);
+                    sum += p;
+                    for (uint32_t i = 0; i < D; i++) {
+                        acc[i] += p * data[2][j * NKV * D + h / 3 * D + i];
+                    }
+                }
+            }
+            for (uint32_t i = 0; i < D; i++) {
+                worst = fmax(worst, fabs(acc[i] / sum - data[3][r * NH * D + h * D + i]));
+            }
+        }
+    }
+    return worst;
+}
+
+static void test_attention(void **state) {
+    (void)state;
+    seed = 5;
+    float *data[4] = {slot(ROWS, NH * D), slot(ROWS, NKV * D), slot(ROWS, NKV * D), slot(ROWS, NH * D)};
+    int32_t pos[ROWS];
+    uint32_t seq[ROWS];
+    for (uint32_t r = 0; r < ROWS; r++) {
+        pos[r] = (int32_t)(r < ROWS0 ? r : r - ROWS0);
+        seq[r] = r < ROWS0 ? 0 : 1;
+    }
+    for (size_t i = 0; i < ROWS * NH * D; i++) {
+        data[0][i] = normal();
+    }
+    for (size_t i = 0; i < ROWS * NKV * D;
+         i++) { /* bf16 values, so that storage is exact and the oracle sees the same */
+        data[1][i] = bl_bf16_to_f32(bl_f32_to_bf16(normal()));
+        data[2][i] = bl_bf16_to_f32(bl_f32_to_bf16(normal()));
+    }
+    for (uint32_t window = 0; window <= 70; window += 35) {
+        for (int act = 0; act < 2; act++) {
+            uint32_t rows = ROWS;
+            bl_backend *b = open_cpu(2, act ? BL_ACTIVATIONS_F32 : BL_ACTIVATIONS_INT8);
+            kv_fixture f;
+            kv_init(&f, act != 0);
+            attend(b, &f, data, 0, rows, pos, seq, window);
+            double e = attention_error(data, pos, seq, window, rows);
+            if (e > 2e-5) {
+                fail_msg("window %u, activations %d: error %g", window, act, e);
+            }
+            float *once = slot(ROWS, NH * D), *all = data[3];
+            memcpy(once, all, (size_t)rows * NH * D * sizeof(float));
+            memset(all, 0, (size_t)rows * NH * D * sizeof(float));
+            static const uint32_t cuts[] = {0, 1, 8, 9, 73, 140, ROWS};
+            for (size_t i = 0; i + 1 < BL_COUNTOF(cuts); i++) {
+                attend(b, &f, data, cuts[i], cuts[i + 1], pos, seq, window);
+            }
+            assert_memory_equal(once, all, (size_t)rows * NH * D * sizeof(float));
+            bl_free_aligned(once);
+            kv_done(&f);
+            b->ops->close(b);
+        }
+    }
+    for (int i = 0; i < 4; i++) {
+        bl_free_aligned(data[i]);
+    }
+}
+
+static void test_missing_tile(void **state) {
+    (void)state;
+    bl_backend *b = open_cpu(1, BL_ACTIVATIONS_INT8);
+    kv_fixture f;
+    kv_init(&f, false);
+    float *slots[2] = {slot(1, NH * D), slot(1, NH * D)};
+    uint32_t widths[2] = {NH * D, NH * D}, seq = 0;
+    int32_t pos = 64 * TILES;
+    bl_op op = {.kind = BL_OP_ATTENTION,
+                .label = "attn",
+                .in0 = 0,
+                .out = {1},
+                .n_heads = NH,
+                .n_kv_heads = NKV,
+                .head_dim = D,
+                .scale = 1};
+    bl_step s = {.n_rows = 1,
+                 .tokens = &pos,
+                 .pos = &pos,
+                 .seq = &seq,
+                 .n_seqs = 2,
+                 .kv = f.kv,
+                 .n_slots = 2,
+                 .slots = slots,
+                 .widths = widths};
+    uint64_t scratch;
+    bl_err err;
+    assert_int_equal(b->ops->prepare(b, &op, 1, 1, &scratch, NULL), BL_OK);
+    assert_int_equal(b->ops->run(b, &op, 1, &s, &err), BL_EINVAL);
+    pos = -1;
+    assert_int_equal(b->ops->run(b, &op, 1, &s, &err), BL_EINVAL);
+    pos = 0;
+    seq = 2;
+    assert_int_equal(b->ops->run(b, &op, 1, &s, &err), BL_EINVAL);
+    kv_done(&f);
+    bl_free_aligned(slots[0]);
+    bl_free_aligned(slots[1]);
+    b->ops->close(b);
+}
+
+static void test_rope_table(void **state) {
+    (void)state;
+    bl_backend *b = open_cpu(2, BL_ACTIVATIONS_INT8);
+    float inv[64];
+    for (int i = 0; i < 64; i++) {
+        inv[i] = (float)pow(10000.0, -2.0 * i / 128.0);
+    }
+    int32_t pos[4] = {0, 1, 777, 1048575};
+    uint32_t seq[4] = {0}, widths[1] = {128};
+    float *slots[1] = {slot(4, 128)};
+    bl_op op = {.kind = BL_OP_ROPE_TABLE, .label = "rope", .out = {0}, .n_rot = 128, .vec = inv};
+    bl_step s = {.n_rows = 4,
+                 .tokens = pos,
+                 .pos = pos,
+                 .seq = seq,
+                 .n_seqs = 1,
+                 .n_slots = 1,
+                 .slots = slots,
+                 .widths = widths};
+    uint64_t scratch;
+    assert_int_equal(b->ops->prepare(b, &op, 1, 4, &scratch, NULL), BL_OK);
+    assert_int_equal(b->ops->run(b, &op, 1, &s, NULL), BL_OK);
+    for (int r = 0; r < 4; r++) {
+        for (int i = 0; i < 64; i++) {
+            long double a = (long double)pos[r] * inv[i];
+            assert_float_equal(slots[0][r * 128 + i], (float)cosl(a), 6e-8f);
+            assert_float_equal(slots[0][r * 128 + 64 + i], (float)sinl(a), 6e-8f);
+        }
+    }
+    bl_free_aligned(slots[0]);
+    b->ops->close(b);
+}
+
+static void test_mask(void **state) {
+    (void)state;
+    uint32_t m;
+    bl_err err;
+    char buf[64];
+    assert_int_equal(bl_cpu_parse_mask("avx2+avx512", &m, NULL), BL_OK);
+    assert_int_equal(m, BL_CPU_AVX2 | BL_CPU_AVX512);
+    assert_int_equal(bl_cpu_parse_mask("all", &m, NULL), BL_OK);
+    assert_int_equal(m, BL_CPU_ALL);
+    assert_int_equal(bl_cpu_parse_mask("0x1", &m, NULL), BL_OK);
+    assert_int_equal(m, 1);
+    assert_int_equal(bl_cpu_parse_mask("scalar", &m, NULL), BL_OK);
+    assert_int_equal(m, 0);
+    static const char *bad[] = {"", "sse", "avx2+", "8", "99999999999", "0x", "1x", ",avx2"};
+    for (size_t i = 0; i < BL_COUNTOF(bad); i++) {
+        m = 77;
+        assert_int_equal(bl_cpu_parse_mask(bad[i], &m, &err), BL_EINVAL);
+        assert_int_equal(m, 77);
+    }
+    assert_string_equal(bl_cpu_flags_name(BL_CPU_ALL, buf), "avx2+avx512+avx512vnni");
+    assert_string_equal(bl_cpu_flags_name(0, buf), "scalar");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_matmul),       cmocka_unit_test(test_embed),
+        cmocka_unit_test(test_bad_scale),    cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_missing_tile), cmocka_unit_test(test_rope_table),
+        cmocka_unit_test(test_mask),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
