@@ -63,6 +63,11 @@ bl_code bl_json_parse(const char *text, size_t n, uint32_t max_depth, const char
     if (n > BL_JSON_MAX_BYTES) {
         BL_FAIL(err, BL_ELIMIT, "%s has %zu bytes, allowed are %zu", what, n, BL_JSON_MAX_BYTES);
     }
+    /* jansson 2.14 drops a NUL behind a number ("1\0" reads as 1) */
+    const char *nul = n > 0 ? memchr(text, 0, n) : NULL;
+    if (nul) {
+        BL_FAIL(err, BL_EFORMAT, "%s: byte %zu is NUL, allowed is text", what, (size_t)(nul - text));
+    }
     size_t deep = find_too_deep(text, n, max_depth);
     if (deep < n) {
         BL_FAIL(err, BL_ELIMIT, "%s is nested deeper than %" PRIu32 " at byte %zu", what, max_depth, deep);
