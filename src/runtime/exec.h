@@ -1,0 +1,44 @@
+/* One step: rows of some sequences in, logits of some rows out. Owns the activation slots and the step's
+ * arrays; sized at open, allocates nothing afterwards. Rows are gathered by the scheduler; the op list runs
+ * in two parts, because most rows of a prompt need no logits and the head is the largest product of small
+ * models. Threads: [engine thread].
+ */
+#ifndef BL_RUNTIME_EXEC_H
+#define BL_RUNTIME_EXEC_H
+
+#include <stdint.h>
+
+#include "backend/backend.h"
+#include "bl/bl_err.h"
+#include "model/model.h"
+#include "runtime/kv.h"
+
+/* Rows whose logits are made at once: a slot of 262144 logits is 1 MiB per row. */
+#define BL_EXEC_MAX_OUT 8u
+
+typedef struct bl_exec bl_exec;
+
+/* Bytes of the slots and arrays; without the backend's own scratch. */
+bl_code bl_exec_bytes(const bl_model *m, uint32_t max_rows, uint32_t max_seqs, uint64_t *ret,
+                      bl_err *err) BL_MUST_CHECK;
+/* Also prepares the backend. The model is loaded and resolved. */
+bl_code bl_exec_open(const bl_model *m, bl_backend *b, uint32_t max_rows, uint32_t max_seqs, bl_exec **ret,
+                     bl_err *err) BL_MUST_CHECK;
+void bl_exec_close(bl_exec *x);
+uint64_t bl_exec_backend_bytes(const bl_exec *x); /* scratch that prepare() reported */
+
+/* Starts a step: no rows. */
+void bl_exec_begin(bl_exec *x);
+/* Adds n rows of a sequence, whose tiles for positions [pos, pos + n) exist already. */
+void bl_exec_add(bl_exec *x, const bl_kv_seq *seq, const int32_t *tokens, uint32_t n, uint32_t pos);
+uint32_t bl_exec_rows(const bl_exec *x);
+/* Runs ops [from, to) over all rows; the whole body is [0, model->select_op). */
+bl_code bl_exec_run(bl_exec *x, size_t from, size_t to, bl_err *err) BL_MUST_CHECK;
+/* After the body: logits of the n <= BL_EXEC_MAX_OUT given rows (ascending). */
+bl_code bl_exec_head(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err) BL_MUST_CHECK;
+/* Row i of the last head run; n_vocab floats. */
+const float *bl_exec_logits(const bl_exec *x, uint32_t i);
+/* Row i of any slot, for tests and traces. */
+const float *bl_exec_slot_row(const bl_exec *x, uint32_t slot, uint32_t i);
+
+#endif

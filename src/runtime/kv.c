@@ -1,0 +1,243 @@
+#include "runtime/kv.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/base.h"
+#include "base/os.h"
+
+struct bl_kv_pool {
+    bl_kv_geometry g;
+    uint64_t tile_bytes; /* of the largest layer: one size keeps the free list one stack */
+    uint8_t *base;
+    uint64_t size_bytes;
+    uint32_t *free_tiles; /* stack of tile numbers */
+    uint32_t n_free, n_tiles;
+};
+
+struct bl_kv_seq {
+    bl_kv_pool *pool;
+    uint32_t len;
+    void **tiles;         /* [n_layers][table_len] */
+    bl_kv_table *tables;  /* [n_layers] */
+    uint32_t *first_tile; /* [n_layers]: lowest tile still held */
+    uint32_t table_len;
+};
+
+static uint32_t tiles_for(uint64_t n_positions) {
+    return (uint32_t)((n_positions + BL_KV_TILE - 1) / BL_KV_TILE);
+}
+
+uint32_t bl_kv_max_tiles(const bl_kv_geometry *g, uint32_t layer) {
+    uint32_t all = tiles_for(g->n_context);
+    uint32_t window = g->layers[layer].window;
+    if (window == 0) {
+        return all;
+    }
+    /* A step of max_rows rows sees max_rows + window - 1 positions, which can start anywhere in a tile. */
+    return BL_MIN(all, tiles_for((uint64_t)g->max_rows + window - 1) + 1);
+}
+
+static uint64_t layer_tile_bytes(const bl_kv_geometry *g, uint32_t layer) {
+    return bl_kv_tile_bytes(g->layers[layer].n_kv_heads, g->layers[layer].head_dim, g->f32);
+}
+
+static uint64_t max_tile_bytes(const bl_kv_geometry *g) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < g->n_layers; i++) {
+        n = BL_MAX(n, layer_tile_bytes(g, i));
+    }
+    return n;
+}
+
+static bl_code count_tiles(const bl_kv_geometry *g, uint32_t *ret, bl_err *err) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < g->n_layers; i++) {
+        n += bl_kv_max_tiles(g, i);
+    }
+    if (!bl_mul_u64(n, g->n_seqs, &n) || n > UINT32_MAX) {
+        BL_FAIL(err, BL_ERANGE,
+                "key/value storage: %u layers of %u positions for %u sequences are too many tiles",
+                g->n_layers, g->n_context, g->n_seqs);
+    }
+    *ret = (uint32_t)n;
+    return BL_OK;
+}
+
+bl_code bl_kv_pool_bytes(const bl_kv_geometry *g, uint64_t *ret, bl_err *err) {
+    uint32_t n;
+    uint64_t bytes;
+    BL_TRY(count_tiles(g, &n, err));
+    if (!bl_mul_u64(n, max_tile_bytes(g), &bytes)) {
+        BL_FAIL(err, BL_ERANGE, "key/value storage: %u tiles overflow", n);
+    }
+    *ret = bytes;
+    return BL_OK;
+}
+
+uint64_t bl_kv_bytes_per_token(const bl_kv_geometry *g) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < g->n_layers; i++) {
+        n += layer_tile_bytes(g, i) / BL_KV_TILE;
+    }
+    return n;
+}
+
+bl_code bl_kv_pool_open(const bl_kv_geometry *g, bl_kv_pool **ret, bl_err *err) {
+    uint64_t bytes;
+    uint32_t n;
+    BL_TRY(bl_kv_pool_bytes(g, &bytes, err));
+    BL_TRY(count_tiles(g, &n, err));
+    bl_kv_pool *p = bl_alloc(sizeof *p);
+    if (p) {
+        p->free_tiles = bl_alloc_array(n, sizeof *p->free_tiles);
+    }
+    if (!p || !p->free_tiles) {
+        bl_kv_pool_close(p);
+        BL_FAIL(err, BL_ENOMEM, "out of memory for the table of %u key/value tiles", n);
+    }
+    /* Populated at once: what the plan promised is then really there, and no step waits for a page. */
+    void *base = bl_os.mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (base == MAP_FAILED) {
+        int e = errno;
+        bl_kv_pool_close(p);
+        BL_FAIL(err, BL_ENOMEM, "%llu bytes of key/value storage for %u positions: %s",
+                (unsigned long long)bytes, g->n_context, strerror(e));
+    }
+    p->g = *g;
+    p->tile_bytes = max_tile_bytes(g);
+    p->base = base;
+    p->size_bytes = bytes;
+    p->n_tiles = p->n_free = n;
+    for (uint32_t i = 0; i < n; i++) {
+        p->free_tiles[i] = n - 1 - i; /* low addresses first */
+    }
+    *ret = p;
+    return BL_OK;
+}
+
+void bl_kv_pool_close(bl_kv_pool *p) {
+    if (!p) {
+        return;
+    }
+    if (p->base) {
+        bl_os.munmap(p->base, (size_t)p->size_bytes);
+    }
+    bl_free(p->free_tiles);
+    bl_free(p);
+}
+
+uint64_t bl_kv_pool_bytes_in_use(const bl_kv_pool *p) {
+    return (uint64_t)(p->n_tiles - p->n_free) * p->tile_bytes;
+}
+
+static void *take(bl_kv_pool *p) {
+    return p->n_free > 0 ? p->base + p->free_tiles[--p->n_free] * p->tile_bytes : NULL;
+}
+
+static void give_back(bl_kv_pool *p, void **tile) {
+    if (*tile) {
+        BL_ASSERT(p->n_free < p->n_tiles);
+        p->free_tiles[p->n_free++] = (uint32_t)((uint64_t)((uint8_t *)*tile - p->base) / p->tile_bytes);
+        *tile = NULL;
+    }
+}
+
+/* ---- sequences
+ * ---------------------------------------------------------------------------------------------------- */
+
+bl_code bl_kv_seq_new(bl_kv_pool *p, bl_kv_seq **ret, bl_err *err) {
+    uint32_t n_layers = p->g.n_layers;
+    bl_kv_seq *s = bl_alloc(sizeof *s);
+    if (s) {
+        s->pool = p;
+        s->table_len = tiles_for(p->g.n_context);
+        s->tiles = bl_alloc_array((size_t)n_layers * s->table_len, sizeof *s->tiles);
+        s->tables = bl_alloc_array(n_layers, sizeof *s->tables);
+        s->first_tile = bl_alloc_array(n_layers, sizeof *s->first_tile);
+    }
+    if (!s || !s->tiles || !s->tables || !s->first_tile) {
+        bl_kv_seq_free(s);
+        BL_FAIL(err, BL_ENOMEM, "out of memory for the tile tables of a sequence");
+    }
+    for (uint32_t i = 0; i < n_layers; i++) {
+        s->tables[i] = (bl_kv_table){.tiles = s->tiles + (size_t)i * s->table_len, .n_tiles = s->table_len};
+    }
+    *ret = s;
+    return BL_OK;
+}
+
+void bl_kv_seq_free(bl_kv_seq *s) {
+    if (!s) {
+        return;
+    }
+    if (s->tiles && s->first_tile) {
+        bl_kv_seq_cut(s, 0);
+    }
+    bl_free(s->tiles);
+    bl_free(s->tables);
+    bl_free(s->first_tile);
+    bl_free(s);
+}
+
+uint32_t bl_kv_seq_len(const bl_kv_seq *s) {
+    return s->len;
+}
+
+/* Lowest position that position `pos` sees in a layer. */
+static uint32_t lowest_seen(uint32_t window, uint32_t pos) {
+    return window > 0 && pos + 1 > window ? pos + 1 - window : 0;
+}
+
+bl_code bl_kv_seq_extend(bl_kv_seq *s, uint32_t n, bl_err *err) {
+    bl_kv_pool *p = s->pool;
+    if (n > p->g.max_rows || n > p->g.n_context - s->len) {
+        BL_FAIL(err, BL_ELIMIT, "%u more positions after %u: %u per step and %u in all are allowed", n,
+                s->len, p->g.max_rows, p->g.n_context);
+    }
+    uint32_t end = tiles_for((uint64_t)s->len + n);
+    for (uint32_t i = 0; i < p->g.n_layers; i++) {
+        void **t = s->tiles + (size_t)i * s->table_len;
+        uint32_t keep = lowest_seen(p->g.layers[i].window, s->len) / BL_KV_TILE;
+        for (; s->first_tile[i] < keep; s->first_tile[i]++) {
+            give_back(p, &t[s->first_tile[i]]);
+        }
+        for (uint32_t k = s->len / BL_KV_TILE; k < end; k++) {
+            if (!t[k] && !(t[k] = take(p))) {
+                BL_FAIL(err, BL_EINTERNAL, "the key/value pool of %u tiles is empty", p->n_tiles);
+            }
+        }
+    }
+    s->len += n;
+    return BL_OK;
+}
+
+bool bl_kv_seq_can_cut(const bl_kv_seq *s, uint32_t n) {
+    if (n > s->len) {
+        return false;
+    }
+    for (uint32_t i = 0; i < s->pool->g.n_layers; i++) {
+        if (n > 0 && lowest_seen(s->pool->g.layers[i].window, n) / BL_KV_TILE < s->first_tile[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void bl_kv_seq_cut(bl_kv_seq *s, uint32_t n) {
+    uint32_t end = tiles_for(n);
+    for (uint32_t i = 0; i < s->pool->g.n_layers; i++) {
+        void **t = s->tiles + (size_t)i * s->table_len;
+        for (uint32_t k = BL_MAX(end, s->first_tile[i]); k < tiles_for(s->len); k++) {
+            give_back(s->pool, &t[k]);
+        }
+        s->first_tile[i] = BL_MIN(s->first_tile[i], end);
+    }
+    s->len = n;
+}
+
+const bl_kv_table *bl_kv_seq_table(const bl_kv_seq *s, uint32_t layer) {
+    return &s->tables[layer];
+}

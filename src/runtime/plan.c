@@ -1,0 +1,179 @@
+#include "runtime/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "base/buf.h"
+#include "base/file.h"
+#include "runtime/exec.h"
+#include "runtime/sampler.h"
+
+/* Measured on the 270M (262144 tokens) and on SmolLM2 (49152): the program with its libraries, and the
+ * tokenizer's tables with the container's. */
+#define PROGRAM_BYTES         ((uint64_t)12 << 20)
+#define TOKENIZER_TOKEN_BYTES 100u
+
+/* ---- parts
+ * -------------------------------------------------------------------------------------------------------------
+ */
+
+/* "Q8_0 25, Q5_0 81": matrices per type, most bytes first. */
+static void quant_text(const bl_model *m, char out[96]) {
+    uint64_t bytes[BL_DTYPE__MAX] = {0};
+    uint32_t count[BL_DTYPE__MAX] = {0};
+    for (size_t i = 0; i < m->n_matrices; i++) {
+        bytes[m->matrices[i].desc.dtype] += m->matrices[i].src->size_bytes;
+        count[m->matrices[i].desc.dtype]++;
+    }
+    size_t n = 0;
+    out[0] = '\0';
+    while (n < 80) {
+        uint32_t best = BL_DTYPE__MAX;
+        for (uint32_t t = 0; t < BL_DTYPE__MAX; t++) {
+            if (count[t] > 0 && (best == BL_DTYPE__MAX || bytes[t] > bytes[best])) {
+                best = t;
+            }
+        }
+        if (best == BL_DTYPE__MAX) {
+            break;
+        }
+        int k = snprintf(out + n, 96 - n, "%s%s %u", n ? ", " : "", bl_dtype_get((bl_dtype)best)->name,
+                         count[best]);
+        n += k > 0 ? (size_t)k : 0;
+        count[best] = 0;
+    }
+}
+
+static bl_code sum_weights(const bl_model *m, const bl_backend *b, bl_model_info *r, bl_err *err) {
+    uint64_t vectors = 0;
+    for (size_t i = 0; i < m->n_matrices; i++) {
+        const bl_model_matrix *w = &m->matrices[i];
+        uint64_t bytes;
+        BL_TRY(b->ops->mat_bytes(b, &w->desc, &bytes, err));
+        if (!bl_add_u64(r->weights_bytes, bytes, &r->weights_bytes)) {
+            BL_FAIL(err, BL_ERANGE, "the weights of '%s' overflow", bl_checkpoint_name(m->ckpt));
+        }
+    }
+    for (size_t i = 0; i < m->n_vectors; i++) {
+        vectors += (uint64_t)m->vectors[i].n * sizeof(float);
+    }
+    r->weights_bytes += vectors;
+    for (size_t i = 0; i < m->n_ops; i++) {
+        for (size_t k = 0; k < m->ops[i].n_w; k++) {
+            const bl_mat_desc *d = &m->matrices[m->refs[i].w[k]].desc;
+            uint64_t bytes;
+            BL_TRY(b->ops->mat_bytes(b, d, &bytes, err));
+            if (m->ops[i].kind != BL_OP_MATMUL) {
+                r->read_bytes_per_token += bytes / d->n_out; /* one row of the embedding */
+                continue;
+            }
+            r->read_bytes_per_token += bytes;
+            if (i < m->select_op) {
+                r->flops_per_token += 2 * (uint64_t)d->n_out * d->k; /* the head runs once per prompt */
+            }
+        }
+    }
+    r->read_bytes_per_token += vectors;
+    return BL_OK;
+}
+
+/* What the backend keeps for activations in its own form: the widest input of a product once more as bytes
+ * with its scales, and per thread an attention work area. prepare() says it exactly, but needs the loaded
+ * matrices. */
+static uint64_t backend_scratch(const bl_model *m, uint32_t max_rows) {
+    uint64_t widest = 0;
+    for (size_t i = 0; i < m->n_ops; i++) {
+        if (m->ops[i].kind == BL_OP_MATMUL) {
+            widest = BL_MAX(widest, m->matrices[m->refs[i].w[0]].desc.k);
+        }
+    }
+    return max_rows * widest * 2u + ((uint64_t)1 << 20);
+}
+
+bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometry *kv, uint32_t max_rows,
+                     bl_model_info *ret, bl_err *err) {
+    const bl_decoder_config *c = &m->cfg;
+    bl_model_info r = {.n_params = m->n_params,
+                       .n_vocab = c->n_vocab,
+                       .n_layers = c->n_layers,
+                       .hidden = c->hidden,
+                       .n_heads = c->n_heads,
+                       .n_kv_heads = c->n_kv_heads,
+                       .head_dim = c->head_dim,
+                       .ffn = c->ffn,
+                       .window = c->window,
+                       .n_context_trained = c->n_context_trained,
+                       .n_context = kv->n_context,
+                       .tied_embeddings = c->tied,
+                       .file_bytes = bl_checkpoint_tensor_bytes(m->ckpt)};
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        r.n_full_layers += !c->sliding[i];
+    }
+    snprintf(r.family, sizeof r.family, "%s", c->family);
+    snprintf(r.container, sizeof r.container, "%s",
+             bl_checkpoint_kind_of(m->ckpt) == BL_CKPT_GGUF ? "gguf" : "safetensors");
+    quant_text(m, r.quant);
+    BL_TRY(sum_weights(m, b, &r, err));
+    r.kv_bytes_per_token = bl_kv_bytes_per_token(kv);
+    BL_TRY(bl_kv_pool_bytes(kv, &r.kv_bytes, err));
+    BL_TRY(bl_exec_bytes(m, max_rows, kv->n_seqs, &r.scratch_bytes, err));
+    r.scratch_bytes += backend_scratch(m, max_rows) + bl_sampler_bytes(c->n_vocab);
+    r.other_bytes = PROGRAM_BYTES + (uint64_t)c->n_vocab * TOKENIZER_TOKEN_BYTES;
+    if (!bl_add_u64(r.weights_bytes, r.kv_bytes, &r.total_bytes) ||
+        !bl_add_u64(r.total_bytes, r.scratch_bytes + r.other_bytes, &r.total_bytes)) {
+        BL_FAIL(err, BL_ERANGE, "the memory plan of '%s' overflows", bl_checkpoint_name(m->ckpt));
+    }
+    *ret = r;
+    return BL_OK;
+}
+
+/* ---- what there is
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* Unsigned decimal at s; false when there is none or it does not fit. */
+static bool read_number(const char *s, uint64_t *ret) {
+    uint64_t v = 0;
+    if (*s < '0' || *s > '9') {
+        return false;
+    }
+    for (; *s >= '0' && *s <= '9'; s++) {
+        if (!bl_mul_u64(v, 10, &v) || !bl_add_u64(v, (uint64_t)(*s - '0'), &v)) {
+            return false;
+        }
+    }
+    *ret = v;
+    return true;
+}
+
+/* The number behind `key` (or at the start when key is "") of a small text file. */
+static bool read_field(const char *path, const char *key, uint64_t *ret) {
+    bl_buf b;
+    bool ok = false;
+    if (bl_file_read(path, (size_t)64 << 10, &b, NULL) == BL_OK) {
+        const char *at = strstr(bl_buf_str(&b), key);
+        if (at) {
+            at += strlen(key);
+            at += strspn(at, " \t");
+            ok = read_number(at, ret);
+        }
+    }
+    bl_buf_done(&b);
+    return ok;
+}
+
+uint64_t bl_plan_available_bytes(void) {
+    uint64_t available = 0, kib, limit, used;
+    if (read_field("/proc/meminfo", "MemAvailable:", &kib)) {
+        available = kib << 10;
+    }
+    /* Control groups, version 2 and 1; "max" is no number and means no limit. */
+    if ((read_field("/sys/fs/cgroup/memory.max", "", &limit) &&
+         read_field("/sys/fs/cgroup/memory.current", "", &used)) ||
+        (read_field("/sys/fs/cgroup/memory/memory.limit_in_bytes", "", &limit) &&
+         read_field("/sys/fs/cgroup/memory/memory.usage_in_bytes", "", &used))) {
+        uint64_t left = limit > used ? limit - used : 1;
+        available = available == 0 ? left : BL_MIN(available, left);
+    }
+    return available;
+}

@@ -1,0 +1,74 @@
+/* One request: what was asked, how far it is, and the queue of events to its reader.
+ *
+ * Two owners hold it by reference count: the reader (from submit to bl_session_free) and the engine (from
+ * submit to the last event). Every event a request can have fits in memory reserved at submit, so that a slow
+ * reader never stops the engine and the decode step allocates nothing.
+ */
+#ifndef BL_RUNTIME_SESSION_H
+#define BL_RUNTIME_SESSION_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bl/bl.h"
+
+typedef struct {
+    int32_t id;
+    float logprob;
+    bool is_stop;
+} bl_token_event;
+
+typedef struct {
+    int32_t id;
+    float logprob;
+} bl_top_logprob;
+
+struct bl_session {
+    atomic_uint refs;   /* the last one frees */
+    atomic_bool cancel; /* release by the reader, acquire by the engine at step boundaries */
+
+    /* [immutable after submit] */
+    int32_t *prompt;
+    uint32_t n_prompt, max_output; /* max_output: by the request and by the context */
+    int32_t stop_ids[BL_MAX_STOP_IDS];
+    uint32_t n_stop_ids, n_top;
+    bl_sampling sampling;
+    bool logprobs, logit_hash, hash_prompt;
+    uint64_t t_submit;
+
+    /* [engine thread] */
+    struct bl_session *next; /* in the waiting queue: [guarded by engine.mu] */
+    uint32_t n_done;         /* prompt tokens evaluated or skipped */
+    uint32_t n_output;
+    int32_t last_id;
+    uint64_t t_start, t_first, hash;
+
+    /* [guarded by mu] */
+    pthread_mutex_t mu;
+    pthread_cond_t cv;      /* an event came, the session ended, or notify returned */
+    bl_token_event *tokens; /* [max_output] */
+    bl_top_logprob *top;    /* [max_output][n_top] */
+    uint32_t n_written, n_read;
+    bool ended, end_read;
+    bl_event end;
+    bool detached;  /* the reader left: no notify any more */
+    bool notifying; /* a notify call is under way, without the lock */
+    void (*notify)(void *user);
+    void *notify_user;
+};
+
+/* Checks and copies a request. n_vocab bounds ids. BL_EINVAL, BL_ENOMEM. Both references are set. */
+bl_code bl_session_new(const bl_request *r, uint32_t n_vocab, uint32_t n_context, bl_session **ret,
+                       bl_err *err) BL_MUST_CHECK;
+void bl_session_unref(bl_session *s);
+
+/* Engine side. */
+void bl_session_push_token(bl_session *s, const bl_token_event *t, const bl_top_logprob *top);
+/* The last event; drops the engine's reference. */
+void bl_session_end(bl_session *s, const bl_event *e);
+bool bl_session_is_cancelled(bl_session *s);
+bool bl_session_is_stop(const bl_session *s, int32_t id);
+
+#endif
