@@ -1,0 +1,384 @@
+/* Compares a checkpoint's evaluation with a reference's, layer by layer.
+ *
+ *     golden [options] DIR…      each DIR holds a checkpoint and expected.safetensors
+ * (tests/fixtures/README.md) golden --generate N --tokens 1,2,3 [options] MODEL      greedy ids with the gap
+ * between the two best logits
+ *
+ * Prints one line per quantity: largest absolute error, what is allowed, normalised mean squared error. Exit
+ * 1 beyond tolerance, 2 when something could not be read. Allowed: 2e-4 of the reference's standard
+ * deviation; greedy tokens must be equal wherever the reference's margin is above 1e-3.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "bl/bl.h"
+#include "formats/safetensors.h"
+#include "runtime/exec.h"
+#include "runtime/kv.h"
+#include "runtime/loader.h"
+#include "runtime/sampler.h"
+
+#define TOLERANCE    2e-4
+#define TIE_MARGIN   1e-3f
+#define MAX_TOKENS   8192u
+#define MAX_GENERATE 4096u
+
+typedef struct {
+    bl_engine_options engine;
+    uint32_t n_generate;
+    int32_t tokens[MAX_TOKENS];
+    uint32_t n_tokens;
+} options;
+
+typedef struct {
+    bl_loaded l;
+    bl_exec *exec;
+    bl_kv_pool *pool;
+    bl_kv_seq *seq;
+    bl_sampler *sampler;
+} machine;
+
+typedef struct {
+    double max_abs, err2, ref2, sum;
+    uint64_t n;
+} stats;
+
+static void machine_close(machine *m) {
+    bl_sampler_free(m->sampler);
+    bl_kv_seq_free(m->seq);
+    bl_kv_pool_close(m->pool);
+    bl_exec_close(m->exec);
+    bl_loader_done(&m->l);
+    *m = (machine){0};
+}
+
+static bl_code machine_open(machine *m, const bl_engine_options *o, bl_err *err) {
+    BL_TRY(bl_loader_inspect(o, &m->l, err));
+    BL_TRY(bl_loader_load(o, &m->l, err));
+    BL_TRY(bl_exec_open(m->l.model, m->l.backend, m->l.max_rows, 1, &m->exec, err));
+    BL_TRY(bl_kv_pool_open(&m->l.kv, &m->pool, err));
+    BL_TRY(bl_kv_seq_new(m->pool, &m->seq, err));
+    return bl_sampler_new(m->l.info.n_vocab, &m->sampler, err);
+}
+
+/* ---- numbers
+ * ---------------------------------------------------------------------------------------------------------------
+ */
+
+static void add_row(stats *s, const float *got, const float *ref, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        double d = (double)got[i] - (double)ref[i], a = fabs(d);
+        s->max_abs = a > s->max_abs || isnan(a) ? a : s->max_abs;
+        s->err2 += d * d;
+        s->ref2 += (double)ref[i] * (double)ref[i];
+        s->sum += (double)ref[i];
+    }
+    s->n += n;
+}
+
+/* Prints the line; false beyond tolerance. */
+static bool report(const char *name, const stats *s) {
+    double mean = s->sum / (double)s->n;
+    double std = sqrt(s->ref2 / (double)s->n - mean * mean);
+    double allowed = TOLERANCE * std;
+    bool ok = s->max_abs <= allowed; /* false for NaN too */
+    printf("  %-18s max abs error %.3e  allowed %.3e  nmse %.3e  %s\n", name, s->max_abs, allowed,
+           s->err2 / s->ref2, ok ? "ok" : "BEYOND");
+    return ok;
+}
+
+static bl_code get(const bl_safetensors *st, const char *name, bl_dtype dtype, uint32_t n_dims,
+                   const bl_tensor_view **ret, bl_err *err) {
+    const bl_tensor_view *t = bl_safetensors_find(st, name);
+    if (!t || t->dtype != dtype || t->n_dims != n_dims) {
+        BL_FAIL(err, BL_EFORMAT, "expected.safetensors: '%s' of %u dimensions and type %s is missing", name,
+                n_dims, bl_dtype_get(dtype)->name);
+    }
+    *ret = t;
+    return BL_OK;
+}
+
+static bl_code get_ids(const bl_safetensors *st, const char *name, int32_t *dst, uint32_t *ret_n,
+                       bl_err *err) {
+    const bl_tensor_view *t = NULL;
+    BL_TRY(get(st, name, BL_DTYPE_I32, 1, &t, err));
+    if (t->dims[0] == 0 || t->dims[0] > MAX_TOKENS) {
+        BL_FAIL(err, BL_ELIMIT, "expected.safetensors: '%s' has %llu ids, 1 to %u are allowed", name,
+                (unsigned long long)t->dims[0], MAX_TOKENS);
+    }
+    *ret_n = (uint32_t)t->dims[0];
+    memcpy(dst, t->data, *ret_n * sizeof *dst);
+    return BL_OK;
+}
+
+/* ---- evaluation
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+static bl_code start_rows(machine *m, const int32_t *ids, uint32_t n, bl_err *err) {
+    uint32_t pos = bl_kv_seq_len(m->seq);
+    BL_TRY(bl_kv_seq_extend(m->seq, n, err));
+    bl_exec_begin(m->exec);
+    bl_exec_add(m->exec, m->seq, ids, n, pos);
+    return BL_OK;
+}
+
+/* Adds rows of a slot to s, reference rows from `ref` (unaligned, row-major). */
+static void add_slot(stats *s, const machine *m, uint32_t slot, uint32_t n_rows, uint32_t width,
+                     const uint8_t *ref, float *tmp) {
+    for (uint32_t r = 0; r < n_rows; r++) {
+        memcpy(tmp, ref + (size_t)r * width * sizeof(float), width * sizeof(float));
+        add_row(s, bl_exec_slot_row(m->exec, slot, r), tmp, width);
+    }
+}
+
+/* All rows at once through each layer, then the head in groups. */
+static bl_code compare_forward(machine *m, const bl_safetensors *st, bool *ok, bl_err *err) {
+    const bl_model *model = m->l.model;
+    uint32_t n_layers = model->cfg.n_layers, hidden = model->cfg.hidden, n_vocab = model->cfg.n_vocab, n;
+    const bl_tensor_view *h = NULL, *logits = NULL;
+    static int32_t ids[MAX_TOKENS];
+    BL_TRY(get_ids(st, "input_ids", ids, &n, err));
+    BL_TRY(get(st, "hidden_states", BL_DTYPE_F32, 3, &h, err));
+    BL_TRY(get(st, "logits", BL_DTYPE_F32, 2, &logits, err));
+    if (h->dims[0] != n_layers + 1 || h->dims[1] != n || h->dims[2] != hidden || logits->dims[0] != n ||
+        logits->dims[1] != n_vocab) {
+        BL_FAIL(err, BL_EFORMAT, "expected.safetensors: shapes do not belong to this model");
+    }
+    float *tmp = bl_alloc_array(BL_MAX(hidden, n_vocab), sizeof *tmp);
+    if (!tmp) {
+        BL_FAIL(err, BL_ENOMEM, "out of memory for a row");
+    }
+    size_t entry = (size_t)n * hidden * sizeof(float), from = 0;
+    bl_code rc = start_rows(m, ids, n, err);
+    for (uint32_t i = 0; i < n_layers && rc == BL_OK; i++) {
+        size_t to = from;
+        while (model->ops[to].layer <
+               (int32_t)i) { /* up to the first op of layer i: the output of what comes before */
+            to++;
+        }
+        rc = bl_exec_run(m->exec, from, to, err);
+        from = to;
+        if (rc == BL_OK) {
+            char name[32];
+            stats s = {0};
+            add_slot(&s, m, BL_SLOT_X, n, hidden, h->data + i * entry, tmp);
+            snprintf(name, sizeof name, i == 0 ? "embedding" : "layer %u", i - 1);
+            *ok = report(name, &s) && *ok;
+        }
+    }
+    rc = rc == BL_OK ? bl_exec_run(m->exec, from, model->select_op, err) : rc;
+    stats last = {0}, out = {0};
+    for (uint32_t r = 0; r < n && rc == BL_OK; r += BL_EXEC_MAX_OUT) {
+        uint32_t k = BL_MIN(n - r, BL_EXEC_MAX_OUT), rows[BL_EXEC_MAX_OUT];
+        for (uint32_t i = 0; i < k; i++) {
+            rows[i] = r + i;
+        }
+        rc = bl_exec_head(m->exec, rows, k, err);
+        add_slot(&last, m, BL_SLOT_OUT_X, k, hidden,
+                 h->data + n_layers * entry + (size_t)r * hidden * sizeof(float), tmp);
+        add_slot(&out, m, BL_SLOT_LOGITS, k, n_vocab, logits->data + (size_t)r * n_vocab * sizeof(float),
+                 tmp);
+    }
+    bl_free(tmp);
+    BL_TRY(rc);
+    *ok = report("final norm", &last) && *ok;
+    *ok = report("logits", &out) && *ok;
+    return BL_OK;
+}
+
+/* Evaluates the prompt in chunks; logits of the last row. */
+static bl_code prefill(machine *m, const int32_t *ids, uint32_t n, const float **ret, bl_err *err) {
+    for (uint32_t at = 0; at < n;) {
+        uint32_t k = BL_MIN(n - at, m->l.max_rows);
+        BL_TRY(start_rows(m, ids + at, k, err));
+        BL_TRY(bl_exec_run(m->exec, 0, m->l.model->select_op, err));
+        at += k;
+    }
+    BL_TRY(bl_exec_head(m->exec, &(uint32_t){bl_exec_rows(m->exec) - 1}, 1, err));
+    *ret = bl_exec_logits(m->exec, 0);
+    return BL_OK;
+}
+
+static bl_code decode(machine *m, int32_t id, const float **ret, bl_err *err) {
+    BL_TRY(start_rows(m, &id, 1, err));
+    BL_TRY(bl_exec_run(m->exec, 0, m->l.model->select_op, err));
+    BL_TRY(bl_exec_head(m->exec, &(uint32_t){0}, 1, err));
+    *ret = bl_exec_logits(m->exec, 0);
+    return BL_OK;
+}
+
+static void top_two(machine *m, const float *logits, int32_t ids[2], float *ret_margin) {
+    float lp, top[2] = {0};
+    bl_sampler_logprobs(m->sampler, logits, 0, 2, &lp, ids, top);
+    *ret_margin = logits[ids[0]] - logits[ids[1]];
+}
+
+static bl_code compare_greedy(machine *m, const bl_safetensors *st, bool *ok, bl_err *err) {
+    static int32_t prompt[MAX_TOKENS], want[MAX_TOKENS];
+    uint32_t n_prompt, n, n_equal = 0, n_ties = 0;
+    const bl_tensor_view *margins = NULL;
+    BL_TRY(get_ids(st, "greedy_prompt", prompt, &n_prompt, err));
+    BL_TRY(get_ids(st, "greedy_tokens", want, &n, err));
+    BL_TRY(get(st, "greedy_margins", BL_DTYPE_F32, 1, &margins, err));
+    if (margins->dims[0] != n) {
+        BL_FAIL(err, BL_EFORMAT, "expected.safetensors: greedy_margins and greedy_tokens differ in length");
+    }
+    const float *logits = NULL;
+    bl_kv_seq_cut(m->seq, 0);
+    BL_TRY(prefill(m, prompt, n_prompt, &logits, err));
+    for (uint32_t i = 0; i < n; i++) {
+        float margin, gap;
+        int32_t best[2];
+        memcpy(&margin, margins->data + i * sizeof margin, sizeof margin);
+        top_two(m, logits, best, &gap);
+        if (best[0] == want[i]) {
+            n_equal++;
+        } else if (margin <= TIE_MARGIN) {
+            n_ties++;
+        } else {
+            printf("  greedy token %u is %d, the reference has %d with margin %g\n", i, best[0], want[i],
+                   (double)margin);
+        }
+        if (i + 1 < n) {
+            BL_TRY(decode(m, want[i], &logits,
+                          err)); /* the reference's token, so that what follows stays comparable */
+        }
+    }
+    bool good = n_equal + n_ties == n;
+    printf("  %-18s %u of %u equal, %u ties  %s\n", "greedy", n_equal, n, n_ties, good ? "ok" : "BEYOND");
+    *ok = *ok && good;
+    return BL_OK;
+}
+
+static bl_code golden(const char *dir, const options *o, bool *ok, bl_err *err) {
+    machine m = {0};
+    bl_safetensors *st = NULL;
+    char path[4096];
+    bl_engine_options eo = o->engine;
+    eo.model_path = dir;
+    snprintf(path, sizeof path, "%s/expected.safetensors", dir);
+    printf("%s (activations %s)\n", dir, eo.activations_f32 ? "f32" : "int8");
+    bl_code rc = machine_open(&m, &eo, err);
+    rc = rc == BL_OK ? bl_safetensors_open(path, true, &st, err) : rc;
+    rc = rc == BL_OK ? compare_forward(&m, st, ok, err) : rc;
+    rc = rc == BL_OK ? compare_greedy(&m, st, ok, err) : rc;
+    bl_safetensors_free(st);
+    machine_close(&m);
+    return rc;
+}
+
+/* One line per token: id, margin to the second best, the second best's id. */
+static bl_code generate(const char *path, const options *o, bl_err *err) {
+    machine m = {0};
+    bl_engine_options eo = o->engine;
+    eo.model_path = path;
+    const float *logits = NULL;
+    bl_code rc = machine_open(&m, &eo, err);
+    rc = rc == BL_OK ? prefill(&m, o->tokens, o->n_tokens, &logits, err) : rc;
+    for (uint32_t i = 0; i < o->n_generate && rc == BL_OK; i++) {
+        int32_t best[2];
+        float margin;
+        top_two(&m, logits, best, &margin);
+        printf("%d %.6f %d\n", best[0], (double)margin, best[1]);
+        if (i + 1 < o->n_generate) {
+            rc = decode(&m, best[0], &logits, err);
+        }
+    }
+    machine_close(&m);
+    return rc;
+}
+
+/* ---- command line
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+static bool parse_u32(const char *s, uint32_t max, uint32_t *ret) {
+    char *end;
+    errno = 0;
+    unsigned long v = strtoul(s, &end, 10);
+    if (*s < '0' || *s > '9' || *end != '\0' || errno != 0 || v > max) {
+        return false;
+    }
+    *ret = (uint32_t)v;
+    return true;
+}
+
+static bool parse_tokens(char *s, options *o) {
+    char *save = NULL;
+    for (char *t = strtok_r(s, ",", &save); t; t = strtok_r(NULL, ",", &save)) {
+        uint32_t v;
+        if (o->n_tokens == MAX_TOKENS || !parse_u32(t, INT32_MAX, &v)) {
+            return false;
+        }
+        o->tokens[o->n_tokens++] = (int32_t)v;
+    }
+    return o->n_tokens > 0;
+}
+
+static bool parse(int argc, char **argv, options *o) {
+    static const struct option longs[] = {
+        {"activations", required_argument, NULL, 'a'}, {"cpu-mask", required_argument, NULL, 'm'},
+        {"threads", required_argument, NULL, 't'},     {"generate", required_argument, NULL, 'g'},
+        {"tokens", required_argument, NULL, 'k'},      {"chunk", required_argument, NULL, 'c'},
+        {"context", required_argument, NULL, 'n'},     {NULL, 0, NULL, 0}};
+    bl_err err;
+    bool ok = true;
+    int c;
+    while (ok && (c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
+        switch (c) {
+        case 'a':
+            o->engine.activations_f32 = strcmp(optarg, "f32") == 0;
+            ok = o->engine.activations_f32 || strcmp(optarg, "int8") == 0;
+            break;
+        case 'm':
+            ok = bl_cpu_parse_mask(optarg, &o->engine.cpu_mask, &err) == BL_OK;
+            break;
+        case 't':
+            ok = parse_u32(optarg, 1024, &o->engine.n_threads);
+            break;
+        case 'c':
+            ok = parse_u32(optarg, BL_MAX_CHUNK, &o->engine.prefill_chunk);
+            break;
+        case 'n':
+            ok = parse_u32(optarg, INT32_MAX, &o->engine.n_context);
+            break;
+        case 'g':
+            ok = parse_u32(optarg, MAX_GENERATE, &o->n_generate);
+            break;
+        case 'k':
+            ok = parse_tokens(optarg, o);
+            break;
+        default:
+            ok = false;
+        }
+    }
+    return ok && optind < argc && (o->n_generate == 0 || o->n_tokens > 0);
+}
+
+int main(int argc, char **argv) {
+    static options o;
+    bl_engine_options_init(&o.engine);
+    o.engine.activations_f32 = true;
+    if (!parse(argc, argv, &o)) {
+        fprintf(stderr, "usage: golden [--activations f32|int8] [--cpu-mask M] [--threads N] [--chunk N] "
+                        "[--context N] DIR...\n"
+                        "       golden --generate N --tokens 1,2,3 [options] MODEL\n");
+        return 2;
+    }
+    bool ok = true;
+    for (int i = optind; i < argc; i++) {
+        bl_err err = {0};
+        bl_code rc = o.n_generate > 0 ? generate(argv[i], &o, &err) : golden(argv[i], &o, &ok, &err);
+        if (rc != BL_OK) {
+            fprintf(stderr, "golden: %s: %s\n", argv[i], err.msg);
+            return 2;
+        }
+    }
+    return ok ? 0 : 1;
+}
