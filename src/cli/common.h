@@ -5,6 +5,7 @@
 #ifndef BL_CLI_COMMON_H
 #define BL_CLI_COMMON_H
 
+#include <jansson.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -148,5 +149,48 @@ typedef struct {
         BL_OPT_LIST_AT(S, sampling.stop), .name = "stop", .arg = "TEXT",                                     \
                                           .doc = "End the answer before this text."                          \
     }
+
+/* ---- Ctrl-C
+ * ----------------------------------------------------------------------------------------------------------------------
+ */
+
+/* From now on SIGINT sets a flag (and interrupts waiting calls) instead of ending the process. */
+void bl_cli_catch_interrupt(void);
+/* For code that takes a cancel flag. */
+const atomic_bool *bl_cli_interrupt_flag(void);
+bool bl_cli_interrupted(void);
+void bl_cli_clear_interrupt(void);
+
+/* ---- progress on stderr
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+/* A bar that is redrawn on a terminal; otherwise a line now and then. */
+typedef struct {
+    const char *what; /* "loading", shown in front; borrowed */
+    bool is_terminal, drawn;
+    uint64_t start_ns, last_ns;
+    uint64_t start_bytes; /* done when it began: not counted in the speed */
+    uint32_t last_tenth;
+} bl_cli_progress;
+
+void bl_cli_progress_init(bl_cli_progress *p, const char *what, uint64_t start_bytes);
+void bl_cli_progress_show(bl_cli_progress *p, uint64_t done_bytes, uint64_t total_bytes);
+/* Removes the bar, so that other lines can be written. */
+void bl_cli_progress_clear(bl_cli_progress *p);
+
+/* ---- small things
+ * -------------------------------------------------------------------------------------------------------------------
+ */
+
+/* "253.1 MB" in ret; returns ret. Powers of ten, as disks and downloads are counted. */
+const char *bl_cli_size(uint64_t n_bytes, char ret[24]);
+/* One JSON value and a newline on stdout. j is given up. */
+bl_code bl_cli_print_json(json_t *j, bl_err *err) BL_MUST_CHECK;
+/* All of standard input, at most max_bytes. *ret is initialised here; done by the caller, also after failure.
+ */
+bl_code bl_cli_read_stdin(size_t max_bytes, bl_buf *ret, bl_err *err) BL_MUST_CHECK;
+/* Prints the error and gives the exit status that belongs to it. */
+int bl_cli_fail(const bl_err *err);
 
 #endif

@@ -81,12 +81,12 @@ struct bl_command {
     const char *about;    /* paragraphs for --help, newline-separated; NULL: the summary */
     const char *examples; /* lines for --help, or NULL */
     const bl_opt *opts;
-    size_t n_opts;               /* <= BL_OPT_MAX_OPTIONS */
-    uint32_t min_args, max_args; /* positional arguments */
-    const char *args_name;       /* their name in messages ("a model name") */
-    bl_opt_complete complete;    /* of positional arguments */
-    const char *words;           /* fixed words completing positional arguments ("bash|fish"), or NULL */
-    const bl_command *subs;      /* subcommands, or NULL */
+    size_t n_opts;                 /* <= BL_OPT_MAX_OPTIONS */
+    uint32_t min_args, max_args;   /* positional arguments */
+    const char *args_name;         /* their name in messages ("a model name") */
+    bl_opt_complete complete;      /* of positional arguments */
+    const char *words;             /* fixed words completing positional arguments ("bash|fish"), or NULL */
+    const bl_command *const *subs; /* subcommands, or NULL */
     size_t n_subs;
     /* argv[0] is the command's own name; the exit status is returned (BL_EXIT_*). */
     int (*run)(int argc, char **argv);

@@ -134,10 +134,10 @@ bl_code bl_opts_help(const bl_command *c, bl_buf *ret, bl_err *err) {
     if (c->n_subs > 0) {
         BL_TRY(bl_buf_append_str(ret, "\nCommands:\n", err));
         for (size_t i = 0; i < c->n_subs; i++) {
-            BL_TRY(bl_buf_printf(ret, err, "  %-18s", c->subs[i].name));
-            BL_TRY(wrap(ret, 20, 20, c->subs[i].summary, err));
+            BL_TRY(bl_buf_printf(ret, err, "  %-18s", c->subs[i]->name));
+            BL_TRY(wrap(ret, 20, 20, c->subs[i]->summary, err));
         }
-        BL_TRY(bl_buf_printf(ret, err, "\nEach has its own help: darkbloom %s --help\n", c->subs[0].name));
+        BL_TRY(bl_buf_printf(ret, err, "\nEach has its own help: darkbloom %s --help\n", c->subs[0]->name));
     }
     BL_TRY(options_section(c, true, ret, err));
     BL_TRY(options_section(c, false, ret, err));
@@ -205,7 +205,7 @@ static bl_code completion_arm(const bl_command *c, bl_buf *b, bl_err *err) {
     if (c->n_subs > 0) {
         BL_TRY(bl_buf_append_str(b, "_darkbloom_words '", err));
         for (size_t i = 0; i < c->n_subs; i++) {
-            BL_TRY(bl_buf_printf(b, err, "%s%s", i > 0 ? " " : "", strrchr(c->subs[i].name, ' ') + 1));
+            BL_TRY(bl_buf_printf(b, err, "%s%s", i > 0 ? " " : "", strrchr(c->subs[i]->name, ' ') + 1));
         }
         BL_TRY(bl_buf_append_str(b, "'", err));
     } else if (c->words != NULL) {
@@ -217,7 +217,7 @@ static bl_code completion_arm(const bl_command *c, bl_buf *b, bl_err *err) {
     }
     BL_TRY(bl_buf_append_str(b, " ;;\n        esac ;;\n", err));
     for (size_t i = 0; i < c->n_subs; i++) {
-        BL_TRY(completion_arm(&c->subs[i], b, err));
+        BL_TRY(completion_arm(c->subs[i], b, err));
     }
     return BL_OK;
 }

