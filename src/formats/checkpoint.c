@@ -27,6 +27,12 @@
 
 #define CACHE_PREFIX "models--"
 
+/* What a file was when it was opened. */
+typedef struct {
+    char *path; /* resolved */
+    struct stat st;
+} identity;
+
 struct bl_checkpoint {
     bl_checkpoint_kind kind;
     char *path; /* as opened */
@@ -39,6 +45,7 @@ struct bl_checkpoint {
     bl_safetensors *shards[BL_ST_MAX_SHARDS];
     char *shard_names[BL_ST_MAX_SHARDS];
     size_t n_shards;
+    identity ids[BL_ST_MAX_SHARDS]; /* of the shards, or of the GGUF file at 0 */
     size_t n_views;
     const bl_tensor_view **views; /* by shard and offset */
     const bl_tensor_view **by_name;
@@ -107,6 +114,29 @@ static bl_code resolve(const bl_checkpoint *c, const char *file, char out[PATH_M
     return BL_OK;
 }
 
+static bl_code remember(const char *path, identity *ret, bl_err *err) {
+    if (stat(path, &ret->st) != 0) {
+        return fail_stat(path, err);
+    }
+    ret->path = bl_strdup(path);
+    return ret->path ? BL_OK : no_memory("a path", err);
+}
+
+static bl_code check_unchanged(const identity *id, const char *name, bl_err *err) {
+    struct stat now;
+    if (stat(id->path, &now) != 0 || now.st_dev != id->st.st_dev || now.st_ino != id->st.st_ino) {
+        return BL_OK; /* another file by that name, or none: ours lives on in the map */
+    }
+    if (now.st_size != id->st.st_size) {
+        BL_FAIL(err, BL_ECORRUPT, "file '%s' had %lld bytes when it was opened and has %lld now", name,
+                (long long)id->st.st_size, (long long)now.st_size);
+    }
+    if (now.st_mtim.tv_sec != id->st.st_mtim.tv_sec || now.st_mtim.tv_nsec != id->st.st_mtim.tv_nsec) {
+        BL_FAIL(err, BL_ECORRUPT, "file '%s' was written to while it was read", name);
+    }
+    return BL_OK;
+}
+
 /* The nearest folder above (or at) `real` that is named models--…, or NULL. *ret caller frees. */
 static bl_code find_link_root(const char *real, char **ret, bl_err *err) {
     for (size_t end = strlen(real); end > 0;) {
@@ -151,7 +181,10 @@ static bl_code open_shard(bl_checkpoint *c, const char *file, bl_err *err) {
     if (!name) {
         return no_memory("a shard's name", err);
     }
-    bl_code rc = bl_safetensors_open(path, false, &c->shards[c->n_shards], err);
+    bl_code rc = remember(path, &c->ids[c->n_shards], err);
+    if (rc == BL_OK) {
+        rc = bl_safetensors_open(path, false, &c->shards[c->n_shards], err);
+    }
     if (rc != BL_OK) {
         bl_free(name);
         /* a cache file is named by its hash: say which shard it is */
@@ -362,9 +395,10 @@ static bl_code set_name(bl_checkpoint *c, const char *path, bl_err *err) {
     return c->name ? BL_OK : no_memory("a name", err);
 }
 
-static bl_code open_gguf(bl_checkpoint *c, const char *path, bl_err *err) {
+static bl_code open_gguf(bl_checkpoint *c, const char *name, const char *path, bl_err *err) {
     c->kind = BL_CKPT_GGUF;
-    BL_TRY(set_name(c, path, err));
+    BL_TRY(set_name(c, name, err));
+    BL_TRY(remember(path, &c->ids[0], err));
     return bl_gguf_open(path, &c->gguf, err);
 }
 
@@ -383,9 +417,7 @@ static bl_code open_folder(bl_checkpoint *c, bl_err *err) {
     if (rc == BL_ENOTFOUND) {
         BL_TRY(find_gguf(c->real, file, err));
         BL_TRY(resolve(c, file, path, err));
-        c->kind = BL_CKPT_GGUF;
-        BL_TRY(set_name(c, file, err));
-        return bl_gguf_open(path, &c->gguf, err);
+        return open_gguf(c, file, path, err);
     }
     c->kind = BL_CKPT_HF;
     BL_TRY(set_name(c, c->real, err));
@@ -412,7 +444,7 @@ bl_code bl_checkpoint_open(const char *path, bl_checkpoint **ret, bl_err *err) {
     if (!c->path) {
         rc = no_memory("a path", err);
     } else if (!S_ISDIR(st.st_mode)) {
-        rc = open_gguf(c, path, err);
+        rc = open_gguf(c, path, path, err);
     } else {
         rc = open_folder(c, err);
         if (rc != BL_OK) {
@@ -436,6 +468,9 @@ void bl_checkpoint_free(bl_checkpoint *c) {
     for (size_t i = 0; i < c->n_shards; i++) {
         bl_safetensors_free(c->shards[i]);
         bl_free(c->shard_names[i]);
+    }
+    for (size_t i = 0; i < BL_ST_MAX_SHARDS; i++) {
+        bl_free(c->ids[i].path);
     }
     bl_gguf_free(c->gguf);
     json_decref(c->config);
@@ -515,6 +550,18 @@ void bl_checkpoint_release_pages(const bl_checkpoint *c, const bl_tensor_view *t
         /* advice on a private read-only map: failure costs memory only */
         (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
     }
+}
+
+bl_code bl_checkpoint_check_intact(const bl_checkpoint *c, bl_err *err) {
+    if (c->gguf) {
+        BL_TRY(bl_gguf_check_intact(c->gguf, c->name, err));
+        return check_unchanged(&c->ids[0], c->name, err);
+    }
+    for (size_t s = 0; s < c->n_shards; s++) {
+        BL_TRY(bl_safetensors_check_intact(c->shards[s], c->shard_names[s], err));
+        BL_TRY(check_unchanged(&c->ids[s], c->shard_names[s], err));
+    }
+    return BL_OK;
 }
 
 bl_code bl_checkpoint_read_side(const bl_checkpoint *c, const char *file, size_t max_bytes, bl_buf *ret,

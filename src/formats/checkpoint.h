@@ -40,6 +40,11 @@ uint64_t bl_checkpoint_tensor_bytes(const bl_checkpoint *c);
  * re-laid. */
 void bl_checkpoint_release_pages(const bl_checkpoint *c, const bl_tensor_view *t);
 
+/* To be called when all tensors have been read: BL_ECORRUPT, naming the file, when one was cut short or
+ * written to since it was opened. A file that was replaced by rename or deleted is intact: the map holds the
+ * old one. */
+bl_code bl_checkpoint_check_intact(const bl_checkpoint *c, bl_err *err) BL_MUST_CHECK;
+
 /* Reads a side file of the folder (tokenizer.json, chat_template.jinja...), bounded. BL_ENOTFOUND when absent
  * (always for GGUF). */
 bl_code bl_checkpoint_read_side(const bl_checkpoint *c, const char *file, size_t max_bytes, bl_buf *ret,

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/mapguard.h"
 #include "formats/limits.h"
 #include "formats/names.h"
 
@@ -503,16 +504,28 @@ bl_code bl_gguf_parse(const uint8_t *data, uint64_t size_bytes, const char *name
 
 bl_code bl_gguf_open(const char *path, bl_gguf **ret, bl_err *err) {
     bl_map map;
-    bl_gguf *g;
+    bl_gguf *g = NULL;
     BL_TRY(bl_map_open(path, true, &map, err));
-    bl_code rc = bl_gguf_parse(map.data, map.size_bytes, bl_name_of_path(path), &g, err);
+    bl_code rc = bl_mapguard_add(map.data, map.size_bytes, err);
+    if (rc == BL_OK) {
+        rc = bl_gguf_parse(map.data, map.size_bytes, bl_name_of_path(path), &g, err);
+    }
+    if (rc == BL_OK) {
+        rc = bl_mapguard_check(map.data, bl_name_of_path(path), err);
+    }
     if (rc != BL_OK) {
+        bl_gguf_free(g);
+        bl_mapguard_remove(map.data);
         bl_map_close(&map);
         return rc;
     }
     g->map = map;
     *ret = g;
     return BL_OK;
+}
+
+bl_code bl_gguf_check_intact(const bl_gguf *g, const char *name, bl_err *err) {
+    return bl_mapguard_check(g->map.data, name, err);
 }
 
 void bl_gguf_free(bl_gguf *g) {
@@ -523,9 +536,8 @@ void bl_gguf_free(bl_gguf *g) {
         bl_free(g->kvs[i].strs);
         bl_free(g->kvs[i].lens);
     }
-    if (g->map.data) {
-        bl_map_close(&g->map);
-    }
+    bl_mapguard_remove(g->map.data);
+    bl_map_close(&g->map);
     bl_free(g->kvs);
     bl_free(g->kv_by_key);
     bl_free(g->views);

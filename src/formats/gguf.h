@@ -16,6 +16,8 @@ bl_code bl_gguf_parse(const uint8_t *data, uint64_t size_bytes, const char *name
                       bl_err *err) BL_MUST_CHECK;
 bl_code bl_gguf_open(const char *path, bl_gguf **ret, bl_err *err) BL_MUST_CHECK; /* links are followed */
 void bl_gguf_free(bl_gguf *g);
+/* BL_ECORRUPT when the file was cut short under the map, and zeros were read (base/mapguard.h). */
+bl_code bl_gguf_check_intact(const bl_gguf *g, const char *name, bl_err *err) BL_MUST_CHECK;
 
 size_t bl_gguf_count(const bl_gguf *g);
 const bl_tensor_view *bl_gguf_at(const bl_gguf *g, size_t i);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/mapguard.h"
 #include "base/utf8.h"
 #include "formats/json.h"
 #include "formats/limits.h"
@@ -350,10 +351,18 @@ bl_code bl_safetensors_parse(const uint8_t *data, uint64_t size_bytes, const cha
 
 bl_code bl_safetensors_open(const char *path, bool allow_links, bl_safetensors **ret, bl_err *err) {
     bl_map map;
-    bl_safetensors *st;
+    bl_safetensors *st = NULL;
     BL_TRY(bl_map_open(path, allow_links, &map, err));
-    bl_code rc = bl_safetensors_parse(map.data, map.size_bytes, bl_name_of_path(path), &st, err);
+    bl_code rc = bl_mapguard_add(map.data, map.size_bytes, err);
+    if (rc == BL_OK) {
+        rc = bl_safetensors_parse(map.data, map.size_bytes, bl_name_of_path(path), &st, err);
+    }
+    if (rc == BL_OK) {
+        rc = bl_mapguard_check(map.data, bl_name_of_path(path), err);
+    }
     if (rc != BL_OK) {
+        bl_safetensors_free(st);
+        bl_mapguard_remove(map.data);
         bl_map_close(&map);
         return rc;
     }
@@ -362,13 +371,16 @@ bl_code bl_safetensors_open(const char *path, bool allow_links, bl_safetensors *
     return BL_OK;
 }
 
+bl_code bl_safetensors_check_intact(const bl_safetensors *st, const char *name, bl_err *err) {
+    return bl_mapguard_check(st->map.data, name, err);
+}
+
 void bl_safetensors_free(bl_safetensors *st) {
     if (!st) {
         return;
     }
-    if (st->map.data) {
-        bl_map_close(&st->map);
-    }
+    bl_mapguard_remove(st->map.data);
+    bl_map_close(&st->map);
     bl_free(st->views);
     bl_free(st->by_name);
     bl_free(st->names);

@@ -18,6 +18,8 @@ bl_code bl_safetensors_parse(const uint8_t *data, uint64_t size_bytes, const cha
 bl_code bl_safetensors_open(const char *path, bool allow_links, bl_safetensors **ret,
                             bl_err *err) BL_MUST_CHECK;
 void bl_safetensors_free(bl_safetensors *st);
+/* BL_ECORRUPT when the file was cut short under the map, and zeros were read (base/mapguard.h). */
+bl_code bl_safetensors_check_intact(const bl_safetensors *st, const char *name, bl_err *err) BL_MUST_CHECK;
 
 size_t bl_safetensors_count(const bl_safetensors *st);
 /* i < count; in order of offsets. Borrowed. */
