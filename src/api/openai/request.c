@@ -1,0 +1,464 @@
+#include "api/openai/request.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "formats/json.h"
+
+static const char *type_name(const json_t *v) {
+    switch (json_typeof(v)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+        return "an integer";
+    case JSON_REAL:
+        return "a number";
+    case JSON_NULL:
+        return "null";
+    default:
+        return "a boolean";
+    }
+}
+
+static bl_code wrong_type(const json_t *v, const char *param, const char *wanted, bl_openai_error *e) {
+    return bl_openai_refuse(e, 400, "invalid_type", param, "'%s' must be %s, not %s", param, wanted,
+                            type_name(v));
+}
+
+static bl_code not_supported(const char *param, const char *detail, bl_openai_error *e) {
+    return bl_openai_refuse(e, 400, "unsupported_parameter", param, "'%s' is not supported%s", param, detail);
+}
+
+/* Absent and null are the same everywhere. */
+static const json_t *field(const json_t *root, const char *key) {
+    const json_t *v = json_object_get(root, key);
+    return v && !json_is_null(v) ? v : NULL;
+}
+
+static bl_code get_number(const json_t *root, const char *key, double min, double max, bool *ret_has,
+                          float *ret, bl_openai_error *e) {
+    const json_t *v = field(root, key);
+    if (!v) {
+        return BL_OK;
+    }
+    if (!json_is_number(v)) {
+        return wrong_type(v, key, "a number", e);
+    }
+    double x = json_number_value(v);
+    if (!(x >= min && x <= max)) {
+        return bl_openai_refuse(e, 400, "invalid_value", key, "'%s' is %g; allowed are %g to %g", key, x, min,
+                                max);
+    }
+    *ret = (float)x;
+    *ret_has = true;
+    return BL_OK;
+}
+
+static bl_code get_integer(const json_t *root, const char *key, json_int_t min, json_int_t max, bool *ret_has,
+                           json_int_t *ret, bl_openai_error *e) {
+    const json_t *v = field(root, key);
+    if (!v) {
+        return BL_OK;
+    }
+    if (!json_is_integer(v)) {
+        return wrong_type(v, key, "an integer", e);
+    }
+    json_int_t x = json_integer_value(v);
+    if (x < min || x > max) {
+        return bl_openai_refuse(e, 400, "invalid_value", key, "'%s' is %lld; allowed are %lld to %lld", key,
+                                (long long)x, (long long)min, (long long)max);
+    }
+    *ret = x;
+    *ret_has = true;
+    return BL_OK;
+}
+
+static bl_code get_bool(const json_t *root, const char *key, bool *ret, bl_openai_error *e) {
+    const json_t *v = field(root, key);
+    if (v && !json_is_boolean(v)) {
+        return wrong_type(v, key, "a boolean", e);
+    }
+    if (v) {
+        *ret = json_is_true(v);
+    }
+    return BL_OK;
+}
+
+/* Fields that are understood but not built: allowed only with the value that changes nothing. */
+typedef enum { NEUTRAL_NONE, NEUTRAL_ZERO, NEUTRAL_ONE, NEUTRAL_EMPTY, NEUTRAL_FALSE, NEUTRAL_WORDS } neutral;
+
+static const struct {
+    const char *name;
+    neutral neutral;
+    const char *words; /* NEUTRAL_WORDS: allowed strings between spaces */
+    const char *detail;
+} unsupported[] = {
+    {"tools", NEUTRAL_EMPTY, NULL, ""},
+    {"tool_choice", NEUTRAL_WORDS, " none auto ", " without tools"},
+    {"functions", NEUTRAL_EMPTY, NULL, ""},
+    {"function_call", NEUTRAL_WORDS, " none auto ", " without functions"},
+    {"logit_bias", NEUTRAL_EMPTY, NULL, ""},
+    {"presence_penalty", NEUTRAL_ZERO, NULL, "; only 0 is"},
+    {"frequency_penalty", NEUTRAL_ZERO, NULL, "; only 0 is"},
+    {"repetition_penalty", NEUTRAL_ONE, NULL, "; only 1 is"},
+    {"best_of", NEUTRAL_ONE, NULL, "; only 1 is"},
+    {"echo", NEUTRAL_FALSE, NULL, ""},
+    {"suffix", NEUTRAL_EMPTY, NULL, ""},
+    {"audio", NEUTRAL_NONE, NULL, ""},
+    {"prediction", NEUTRAL_NONE, NULL, ""},
+    {"web_search_options", NEUTRAL_NONE, NULL, ""},
+    {"reasoning_effort", NEUTRAL_WORDS, " none ", "; this model does not reason"},
+    {"store", NEUTRAL_FALSE, NULL, ""},
+    {"chat_template_kwargs", NEUTRAL_EMPTY, NULL, ""},
+};
+
+static bool is_neutral(const json_t *v, neutral how, const char *words) {
+    char word[24];
+    switch (how) {
+    case NEUTRAL_ZERO:
+        return json_is_number(v) && json_number_value(v) == 0.0;
+    case NEUTRAL_ONE:
+        return json_is_number(v) && json_number_value(v) == 1.0;
+    case NEUTRAL_EMPTY:
+        return (json_is_array(v) && json_array_size(v) == 0) ||
+               (json_is_object(v) && json_object_size(v) == 0) ||
+               (json_is_string(v) && json_string_length(v) == 0);
+    case NEUTRAL_FALSE:
+        return json_is_false(v);
+    case NEUTRAL_WORDS:
+        if (!json_is_string(v) || json_string_length(v) > 16 || strchr(json_string_value(v), ' ')) {
+            return false;
+        }
+        (void)snprintf(word, sizeof word, " %s ", json_string_value(v));
+        return strstr(words, word) != NULL;
+    default:
+        return false;
+    }
+}
+
+static bl_code check_unsupported(const json_t *root, bl_openai_error *e) {
+    for (size_t i = 0; i < BL_COUNTOF(unsupported); i++) {
+        const json_t *v = field(root, unsupported[i].name);
+        if (v && !is_neutral(v, unsupported[i].neutral, unsupported[i].words)) {
+            return not_supported(unsupported[i].name, unsupported[i].detail, e);
+        }
+    }
+    bool has_n = false;
+    json_int_t n = 1;
+    BL_TRY(get_integer(root, "n", 1, 128, &has_n, &n, e));
+    if (n != 1) {
+        return not_supported("n", "; only 1 is", e);
+    }
+    const json_t *v = field(root, "response_format");
+    if (v && !json_is_object(v)) {
+        return wrong_type(v, "response_format", "an object", e);
+    }
+    if (v) {
+        const char *type = json_string_value(json_object_get(v, "type"));
+        if (!type || strcmp(type, "text") != 0) {
+            return not_supported("response_format", "; only {\"type\": \"text\"} is", e);
+        }
+    }
+    v = field(root, "modalities");
+    if (v && !(json_is_array(v) && json_array_size(v) == 1 && json_is_string(json_array_get(v, 0)) &&
+               strcmp(json_string_value(json_array_get(v, 0)), "text") == 0)) {
+        return not_supported("modalities", "; only [\"text\"] is", e);
+    }
+    return BL_OK;
+}
+
+static bl_code parse_stop(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
+    const json_t *v = field(root, "stop");
+    if (!v) {
+        return BL_OK;
+    }
+    if (!json_is_string(v) && !json_is_array(v)) {
+        return wrong_type(v, "stop", "a string or an array of strings", e);
+    }
+    size_t n = json_is_array(v) ? json_array_size(v) : 1;
+    if (n > BL_OPENAI_MAX_STOPS) {
+        return bl_openai_refuse(e, 400, "invalid_value", "stop",
+                                "'stop' has %zu strings; at most %d are allowed", n, BL_OPENAI_MAX_STOPS);
+    }
+    for (size_t i = 0; i < n; i++) {
+        const json_t *s = json_is_array(v) ? json_array_get(v, i) : v;
+        if (!json_is_string(s)) {
+            return wrong_type(s, "stop", "a string or an array of strings", e);
+        }
+        if (json_string_length(s) < 1 || json_string_length(s) > BL_OPENAI_MAX_STOP_BYTES) {
+            return bl_openai_refuse(e, 400, "invalid_value", "stop",
+                                    "a string of 'stop' has %zu bytes; allowed are 1 to %d",
+                                    json_string_length(s), BL_OPENAI_MAX_STOP_BYTES);
+        }
+        r->stops[r->n_stops++] = json_string_value(s);
+    }
+    return BL_OK;
+}
+
+static bl_code parse_sampling(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
+    bool has = false;
+    json_int_t x = 0;
+    BL_TRY(get_number(root, "temperature", 0, 2, &r->has_temperature, &r->temperature, e));
+    BL_TRY(get_number(root, "top_p", 0, 1, &r->has_top_p, &r->top_p, e));
+    BL_TRY(get_number(root, "min_p", 0, 1, &r->has_min_p, &r->min_p, e));
+    /* -1 is what vLLM's clients send for "off" */
+    BL_TRY(get_integer(root, "top_k", -1, INT32_MAX, &r->has_top_k, &x, e));
+    r->top_k = x > 0 ? (uint32_t)x : 0;
+    BL_TRY(get_integer(root, "seed", INT64_MIN, INT64_MAX, &r->has_seed, &x, e));
+    r->seed = r->has_seed ? (uint64_t)x : 0;
+    BL_TRY(get_integer(root, "max_tokens", 1, INT32_MAX, &has, &x, e));
+    json_int_t y = x;
+    bool has_new = false;
+    if (r->kind == BL_OPENAI_CHAT) {
+        BL_TRY(get_integer(root, "max_completion_tokens", 1, INT32_MAX, &has_new, &y, e));
+        if (has && has_new && x != y) {
+            return bl_openai_refuse(e, 400, "invalid_value", "max_tokens",
+                                    "'max_tokens' is %lld and 'max_completion_tokens' %lld; give one of them",
+                                    (long long)x, (long long)y);
+        }
+    }
+    r->has_max_tokens = has || has_new;
+    r->max_tokens = r->has_max_tokens ? (uint32_t)y : 0;
+    return parse_stop(root, r, e);
+}
+
+static bl_code parse_stream(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
+    BL_TRY(get_bool(root, "stream", &r->stream, e));
+    const json_t *v = field(root, "stream_options");
+    if (!v) {
+        return BL_OK;
+    }
+    if (!json_is_object(v)) {
+        return wrong_type(v, "stream_options", "an object", e);
+    }
+    if (!r->stream) {
+        return bl_openai_refuse(e, 400, "invalid_value", "stream_options",
+                                "'stream_options' is only allowed when 'stream' is true");
+    }
+    const json_t *usage = field(v, "include_usage");
+    if (usage && !json_is_boolean(usage)) {
+        return wrong_type(usage, "stream_options.include_usage", "a boolean", e);
+    }
+    r->include_usage = json_is_true(usage);
+    return BL_OK;
+}
+
+static bl_code parse_logprobs(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
+    bool has = false;
+    json_int_t x = 0;
+    if (r->kind == BL_OPENAI_COMPLETION) {
+        BL_TRY(get_integer(root, "logprobs", 0, BL_OPENAI_MAX_TOP_TEXT, &r->logprobs, &x, e));
+        r->n_top_logprobs = (uint32_t)x;
+        return BL_OK;
+    }
+    BL_TRY(get_bool(root, "logprobs", &r->logprobs, e));
+    BL_TRY(get_integer(root, "top_logprobs", 0, BL_OPENAI_MAX_TOP_CHAT, &has, &x, e));
+    if (has && x > 0 && !r->logprobs) {
+        return bl_openai_refuse(e, 400, "invalid_value", "top_logprobs",
+                                "'top_logprobs' is only allowed when 'logprobs' is true");
+    }
+    r->n_top_logprobs = (uint32_t)x;
+    return BL_OK;
+}
+
+static bl_code check_content(const json_t *content, const char *where, bl_openai_error *e) {
+    char param[64];
+    (void)snprintf(param, sizeof param, "%s.content", where);
+    if (!content) {
+        return bl_openai_refuse(e, 400, "missing_required_parameter", param, "'%s' is missing", param);
+    }
+    if (json_is_string(content)) {
+        return BL_OK;
+    }
+    if (!json_is_array(content)) {
+        return wrong_type(content, param, "a string or an array of text parts", e);
+    }
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        const json_t *part = json_array_get(content, i);
+        (void)snprintf(param, sizeof param, "%s.content[%zu]", where, i);
+        if (!json_is_object(part)) {
+            return wrong_type(part, param, "an object", e);
+        }
+        const json_t *type = json_object_get(part, "type");
+        if (!json_is_string(type)) {
+            return bl_openai_refuse(e, 400, "invalid_value", param, "'%s' has no type", param);
+        }
+        if (strcmp(json_string_value(type), "text") != 0) {
+            return not_supported(param, " with this type; only \"text\" is", e);
+        }
+        if (!json_is_string(json_object_get(part, "text"))) {
+            return bl_openai_refuse(e, 400, "invalid_value", param, "'%s' has no text", param);
+        }
+    }
+    return BL_OK;
+}
+
+static bl_code check_message(json_t *m, size_t i, bl_openai_error *e) {
+    static const char *const roles[] = {"system", "user", "assistant", "developer"};
+    char where[32], param[64];
+    (void)snprintf(where, sizeof where, "messages[%zu]", i);
+    (void)snprintf(param, sizeof param, "%s.role", where);
+    if (!json_is_object(m)) {
+        return wrong_type(m, where, "an object", e);
+    }
+    const json_t *role = field(m, "role");
+    if (!role) {
+        return bl_openai_refuse(e, 400, "missing_required_parameter", param, "'%s' is missing", param);
+    }
+    if (!json_is_string(role)) {
+        return wrong_type(role, param, "a string", e);
+    }
+    const char *name = json_string_value(role);
+    if (strcmp(name, "tool") == 0 || strcmp(name, "function") == 0) {
+        return not_supported(param, " with this value; tools are not", e);
+    }
+    bool known = false;
+    for (size_t k = 0; k < BL_COUNTOF(roles); k++) {
+        known = known || strcmp(name, roles[k]) == 0;
+    }
+    if (!known) {
+        return bl_openai_refuse(e, 400, "invalid_value", param,
+                                "'%s' must be system, developer, user or assistant", param);
+    }
+    /* "developer" is OpenAI's later name for "system"; templates know the older one. */
+    if (strcmp(name, "developer") == 0 && json_object_set_new(m, "role", json_string("system")) != 0) {
+        return bl_openai_refuse(e, 503, "out_of_memory", NULL,
+                                "the server is out of memory, try again later");
+    }
+    static const char *const calls[] = {"tool_calls", "function_call", "audio"};
+    for (size_t k = 0; k < BL_COUNTOF(calls); k++) {
+        const json_t *v = field(m, calls[k]);
+        if (v && !is_neutral(v, NEUTRAL_EMPTY, NULL)) {
+            (void)snprintf(param, sizeof param, "%s.%s", where, calls[k]);
+            return not_supported(param, "", e);
+        }
+    }
+    return check_content(field(m, "content"), where, e);
+}
+
+static bl_code parse_messages(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
+    const json_t *v = field(root, "messages");
+    if (!v) {
+        return bl_openai_refuse(e, 400, "missing_required_parameter", "messages", "'messages' is missing");
+    }
+    if (!json_is_array(v)) {
+        return wrong_type(v, "messages", "an array", e);
+    }
+    size_t n = json_array_size(v);
+    if (n < 1 || n > BL_OPENAI_MAX_MESSAGES) {
+        return bl_openai_refuse(e, 400, "invalid_value", "messages",
+                                "'messages' has %zu entries; allowed are 1 to %d", n, BL_OPENAI_MAX_MESSAGES);
+    }
+    for (size_t i = 0; i < n; i++) {
+        BL_TRY(check_message(json_array_get(v, i), i, e));
+    }
+    r->messages = v;
+    return BL_OK;
+}
+
+static bl_code parse_prompt_ids(const json_t *list, bl_openai_request *r, bl_openai_error *e) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *id = json_array_get(list, i);
+        if (!json_is_integer(id)) {
+            return wrong_type(id, "prompt", "a string, a list of one string, or a list of token ids", e);
+        }
+        json_int_t x = json_integer_value(id);
+        if (x < 0 || x > INT32_MAX) {
+            return bl_openai_refuse(e, 400, "invalid_value", "prompt",
+                                    "token id %lld at index %zu is not in the vocabulary", (long long)x, i);
+        }
+        bl_err err;
+        if (bl_ids_push(&r->prompt_ids, (int32_t)x, &err) != BL_OK) {
+            bl_openai_error_from(&err, e);
+            return BL_EINVAL;
+        }
+    }
+    return BL_OK;
+}
+
+static bl_code parse_prompt(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
+    const json_t *v = field(root, "prompt");
+    if (!v) {
+        return bl_openai_refuse(e, 400, "missing_required_parameter", "prompt", "'prompt' is missing");
+    }
+    if (json_is_array(v) && json_array_size(v) > 0 && !json_is_integer(json_array_get(v, 0))) {
+        if (json_array_size(v) > 1) {
+            return bl_openai_refuse(e, 400, "unsupported_parameter", "prompt",
+                                    "'prompt' has %zu prompts; one a request is supported",
+                                    json_array_size(v));
+        }
+        v = json_array_get(v, 0);
+    }
+    if (json_is_string(v)) {
+        r->prompt = json_string_value(v);
+        r->n_prompt_bytes = json_string_length(v);
+        return BL_OK;
+    }
+    if (!json_is_array(v)) {
+        return wrong_type(v, "prompt", "a string, a list of one string, or a list of token ids", e);
+    }
+    if (json_array_size(v) == 0) {
+        return bl_openai_refuse(e, 400, "invalid_value", "prompt", "'prompt' is empty");
+    }
+    return parse_prompt_ids(v, r, e);
+}
+
+static bl_code parse_fields(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
+    const json_t *model = field(root, "model");
+    if (!model) {
+        return bl_openai_refuse(e, 400, "missing_required_parameter", "model", "'model' is missing");
+    }
+    if (!json_is_string(model)) {
+        return wrong_type(model, "model", "a string", e);
+    }
+    r->model = json_string_value(model);
+    BL_TRY(check_unsupported(root, e));
+    BL_TRY(parse_stream(root, r, e));
+    BL_TRY(parse_sampling(root, r, e));
+    BL_TRY(parse_logprobs(root, r, e));
+    return r->kind == BL_OPENAI_CHAT ? parse_messages(root, r, e) : parse_prompt(root, r, e);
+}
+
+bl_code bl_openai_parse(bl_openai_kind kind, const char *body, size_t n, bl_openai_request *ret,
+                        bl_openai_error *error) {
+    bl_err err;
+    bl_openai_request r;
+    memset(&r, 0, sizeof r);
+    r.kind = kind;
+    bl_ids_init(&r.prompt_ids, BL_OPENAI_MAX_PROMPT_IDS);
+    if (n == 0) {
+        return bl_openai_refuse(error, 400, "invalid_json", NULL,
+                                "the body is empty; a JSON object is expected");
+    }
+    bl_code rc = bl_json_parse(body, n, BL_OPENAI_MAX_DEPTH, "body", &r.root, &err);
+    if (rc == BL_ENOMEM) {
+        bl_openai_error_from(&err, error);
+        return BL_EINVAL;
+    }
+    if (rc != BL_OK) {
+        return bl_openai_refuse(error, 400, "invalid_json", NULL, "%s", err.msg);
+    }
+    if (!json_is_object(r.root)) {
+        rc = bl_openai_refuse(error, 400, "invalid_json", NULL, "the body is %s; a JSON object is expected",
+                              type_name(r.root));
+    } else {
+        rc = parse_fields(r.root, &r, error);
+    }
+    if (rc != BL_OK) {
+        bl_openai_request_done(&r);
+        return rc;
+    }
+    *ret = r;
+    return BL_OK;
+}
+
+void bl_openai_request_done(bl_openai_request *r) {
+    json_decref(r->root);
+    r->root = NULL;
+    bl_ids_done(&r->prompt_ids);
+}

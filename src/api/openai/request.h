@@ -1,0 +1,52 @@
+/* Bodies of POST /v1/chat/completions and /v1/completions -> a checked request.
+ *
+ * Strict where the field is known: wrong type or range is a 400 that names it; a known field that asks for
+ * something not built (tools, JSON output, penalties...) is a 400, never silently another answer. Unknown
+ * fields are ignored, as OpenAI does.
+ */
+#ifndef BL_API_OPENAI_REQUEST_H
+#define BL_API_OPENAI_REQUEST_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "api/openai/error.h"
+#include "base/ids.h"
+
+#define BL_OPENAI_MAX_DEPTH      64 /* nested arrays and objects of a body; real ones have 5 */
+#define BL_OPENAI_MAX_STOPS      16
+#define BL_OPENAI_MAX_STOP_BYTES 1024
+#define BL_OPENAI_MAX_MESSAGES   4096
+#define BL_OPENAI_MAX_PROMPT_IDS (4u << 20)
+#define BL_OPENAI_MAX_TOP_CHAT   20
+#define BL_OPENAI_MAX_TOP_TEXT   5
+
+typedef enum { BL_OPENAI_CHAT, BL_OPENAI_COMPLETION } bl_openai_kind;
+
+typedef struct {
+    bl_openai_kind kind;
+    json_t *root; /* owns what the borrowed pointers below point into */
+    const char *model;
+    const json_t *messages; /* chat: a non-empty array of {role, content}, roles checked, "developer" already
+                               "system" */
+    const char *prompt;     /* completion by text; NULL when by ids */
+    size_t n_prompt_bytes;
+    bl_ids prompt_ids; /* completion by ids: each 0..INT32_MAX, the vocabulary is not known here */
+    bool has_temperature, has_top_p, has_top_k, has_min_p, has_seed, has_max_tokens;
+    float temperature, top_p, min_p;
+    uint32_t top_k, max_tokens;
+    uint64_t seed;
+    const char *stops[BL_OPENAI_MAX_STOPS];
+    size_t n_stops;
+    bool stream, include_usage;
+    bool logprobs;
+    uint32_t n_top_logprobs;
+} bl_openai_request;
+
+/* On failure *error says what to send and *ret is untouched. */
+bl_code bl_openai_parse(bl_openai_kind kind, const char *body, size_t n, bl_openai_request *ret,
+                        bl_openai_error *error) BL_MUST_CHECK;
+void bl_openai_request_done(bl_openai_request *r);
+
+#endif
