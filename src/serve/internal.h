@@ -1,0 +1,140 @@
+/* What the files of serve/ share. */
+#ifndef BL_SERVE_INTERNAL_H
+#define BL_SERVE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "api/openai/reply.h"
+#include "api/openai/request.h"
+#include "chat/stream.h"
+#include "net/http_server.h"
+#include "serve/serve.h"
+
+#define BL_SERVE_ID_BYTES    48
+#define BL_SERVE_KEY_HASH    32
+#define BL_SERVE_MAX_REPLY   (128u << 20) /* a whole answer with logprobs; longer ones need "stream" */
+#define BL_SERVE_MAX_DELTA   (1u << 20)   /* text of one step */
+#define BL_SERVE_MAX_PENDING (1u << 16)   /* tokens whose text is still held back */
+#define BL_SERVE_MAX_ALIASES 8
+
+typedef enum {
+    BL_ROUTE_UNKNOWN,
+    BL_ROUTE_ROOT,
+    BL_ROUTE_HEALTH,
+    BL_ROUTE_MODELS,
+    BL_ROUTE_MODEL,
+    BL_ROUTE_CHAT,
+    BL_ROUTE_COMPLETIONS,
+    BL_ROUTE__MAX
+} bl_serve_route;
+
+typedef enum {
+    JOB_READING,   /* [loop] the body is arriving */
+    JOB_PREPARING, /* [worker] or in one of the two queues */
+    JOB_RUNNING    /* [loop] has a session */
+} bl_job_state;
+
+typedef struct {
+    int32_t id;
+    float logprob;
+    uint32_t n_top;
+    uint64_t start_byte, n_bytes; /* in the answer's raw bytes */
+    uint64_t start_char;
+    struct {
+        int32_t id;
+        float logprob;
+    } top[BL_MAX_TOP_LOGPROBS];
+} bl_job_token;
+
+typedef struct bl_job {
+    struct bl_serve *s;
+    bl_http_exchange *x;        /* [loop thread] NULL when the client left */
+    bl_job_state state;         /* [loop thread] */
+    struct bl_job *prev, *next; /* [loop thread] all jobs of the server */
+    struct bl_job *queue_next;  /* [guarded by s->mu] */
+    atomic_bool cancelled;      /* set by the loop thread, read by the worker: a hint to stop early */
+    bl_openai_kind kind;
+    bl_serve_route route;
+    uint64_t start_ns;
+    char request_id[BL_SERVE_ID_BYTES], reply_id[BL_SERVE_ID_BYTES];
+    char *body; /* taken from the exchange, freed by the worker */
+    size_t n_body;
+    uint64_t seed; /* for requests that name none */
+    /* what the worker leaves */
+    bl_openai_error error; /* status 0: none */
+    bl_openai_request req; /* scalars only: what it borrowed is gone */
+    bl_session *session;
+    bl_stream *stream;
+    uint32_t n_prompt;
+    /* the answer [loop thread] */
+    bool begun; /* stream head sent */
+    uint64_t n_completion;
+    bl_buf delta, text, payload;
+    uint64_t released_bytes; /* of text given out */
+    uint64_t raw_bytes, raw_chars;
+    bl_openai_logprobs logprobs;
+    bl_job_token *pending;
+    size_t n_pending, cap_pending;
+    bl_openai_reply reply;
+    uint64_t last_sent_ns;
+} bl_job;
+
+struct bl_serve {
+    bl_serve_options o;
+    bl_http_server *http;
+    bl_serve_model model;
+    const char *aliases[BL_SERVE_MAX_ALIASES];
+    char fingerprint[24];
+    int64_t created;
+    uint64_t start_ns;
+    bool has_key;
+    bool is_loopback;
+    uint8_t hash_key[32], key_hash[BL_SERVE_KEY_HASH];
+    char cors[256];
+    uint64_t rng; /* [loop thread] ids and seeds */
+    /* [loop thread] */
+    bl_job *jobs;
+    uint32_t n_jobs; /* preparing or running */
+    double mean_job_s;
+    bool draining, forced;
+    uint64_t drain_end_ns; /* of the current phase of draining */
+    atomic_uint n_stop_calls;
+    /* workers */
+    pthread_t workers[16];
+    uint32_t n_workers;
+    pthread_mutex_t mu;
+    pthread_cond_t has_work;
+    bl_job *todo_first, *todo_last; /* [guarded by mu] */
+    bl_job *done_first, *done_last; /* [guarded by mu] */
+    bool workers_stop;              /* [guarded by mu] */
+};
+
+/* serve.c */
+/* Text of n random characters a-z0-9 after prefix. [loop thread] */
+void bl_serve_make_id(bl_serve *s, const char *prefix, char out[BL_SERVE_ID_BYTES]);
+/* Header lines that every response carries, in out. */
+void bl_serve_headers(bl_serve *s, bl_http_exchange *x, const char *request_id, const char *more, char *out,
+                      size_t size);
+void bl_serve_answer_error(bl_serve *s, bl_http_exchange *x, const char *request_id,
+                           const bl_openai_error *e);
+void bl_serve_log(const char *request_id, const char *method, bl_serve_route route, int status,
+                  uint64_t start_ns, uint64_t n_prompt, uint64_t n_completion);
+bool bl_serve_knows_model(const bl_serve *s, const char *name);
+
+/* job.c */
+bl_job *bl_job_new(bl_serve *s, bl_http_exchange *x, bl_serve_route route);
+void bl_job_start(bl_job *job);                          /* the body is there */
+void bl_job_abort(bl_job *job);                          /* the client left */
+void bl_job_fail(bl_job *job, const bl_openai_error *e); /* answers as far as it still can, and frees */
+void bl_job_room(bl_job *job);                           /* the client reads again */
+void bl_jobs_wake(bl_serve *s); /* takes prepared jobs, pulls events of running ones */
+void bl_jobs_tick(bl_serve *s, uint64_t now_ns);
+bl_code bl_jobs_open(bl_serve *s, bl_err *err) BL_MUST_CHECK; /* starts the workers */
+void bl_jobs_close(bl_serve *s);                              /* joins them, frees what is queued */
+
+/* prepare.c */
+/* [worker] Body -> submitted session; job->error says why not. */
+void bl_job_prepare(bl_job *job);
+
+#endif

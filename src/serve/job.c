@@ -1,0 +1,538 @@
+/* Jobs: from a request's body to the last byte of its answer. The loop thread drives them; prepare.c does the
+ * worker's part. */
+#include <string.h>
+
+#include "base/base.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "serve/internal.h"
+
+static const char type_sse[] = "text/event-stream; charset=utf-8";
+static const char type_json[] = "application/json";
+
+bl_job *bl_job_new(bl_serve *s, bl_http_exchange *x, bl_serve_route route) {
+    bl_job *job = bl_alloc(sizeof *job);
+    if (!job) {
+        return NULL;
+    }
+    job->s = s;
+    job->x = x;
+    job->state = JOB_READING;
+    job->route = route;
+    job->kind = route == BL_ROUTE_CHAT ? BL_OPENAI_CHAT : BL_OPENAI_COMPLETION;
+    job->start_ns = bl_clock_mono_ns();
+    bl_serve_make_id(s, "req_", job->request_id);
+    bl_serve_make_id(s, job->kind == BL_OPENAI_CHAT ? "chatcmpl-" : "cmpl-", job->reply_id);
+    job->seed = bl_rng_next(&s->rng);
+    bl_buf_init(&job->delta, BL_SERVE_MAX_DELTA);
+    bl_buf_init(&job->text, BL_SERVE_MAX_REPLY);
+    bl_buf_init(&job->payload, BL_SERVE_MAX_REPLY);
+    bl_openai_logprobs_init(&job->logprobs, job->kind, BL_SERVE_MAX_REPLY);
+    job->next = s->jobs;
+    if (s->jobs) {
+        s->jobs->prev = job;
+    }
+    s->jobs = job;
+    bl_http_exchange_set_user(x, job);
+    return job;
+}
+
+/* Takes the job off the server's list and gives everything back. Not while a worker has it. */
+static void job_free(bl_job *job) {
+    bl_serve *s = job->s;
+    if (job->prev) {
+        job->prev->next = job->next;
+    } else {
+        s->jobs = job->next;
+    }
+    if (job->next) {
+        job->next->prev = job->prev;
+    }
+    if (job->state != JOB_READING) {
+        s->n_jobs--;
+    }
+    bl_session_free(job->session);
+    bl_stream_free(job->stream);
+    bl_free(job->body);
+    bl_buf_done(&job->delta);
+    bl_buf_done(&job->text);
+    bl_buf_done(&job->payload);
+    bl_openai_logprobs_done(&job->logprobs);
+    bl_free(job->pending);
+    bl_free(job);
+}
+
+static void log_job(const bl_job *job, int status) {
+    bl_serve_log(job->request_id, "POST", job->route, status, job->start_ns, job->n_prompt,
+                 job->n_completion);
+}
+
+/* The answer is on its way: the exchange goes back to the HTTP server. */
+static void job_finish(bl_job *job, int status) {
+    log_job(job, status);
+    if (status == 200) {
+        double seconds = (double)(bl_clock_mono_ns() - job->start_ns) / 1e9;
+        job->s->mean_job_s += (seconds - job->s->mean_job_s) * 0.2;
+    }
+    job->x = NULL;
+    job_free(job);
+}
+
+void bl_job_fail(bl_job *job, const bl_openai_error *e) {
+    if (!job->begun) {
+        bl_serve_answer_error(job->s, job->x, job->request_id, e);
+        job_finish(job, e->status);
+        return;
+    }
+    /* The status line is out: the error goes as an event, and the stream ends without its last chunk. */
+    bl_buf *b = &job->payload;
+    bl_buf_reset(b);
+    if (bl_buf_append_str(b, BL_OPENAI_SSE_BEGIN, NULL) == BL_OK &&
+        bl_openai_write_error(e, b, NULL) == BL_OK &&
+        bl_buf_append_str(b, BL_OPENAI_SSE_END, NULL) == BL_OK) {
+        (void)!bl_http_send(job->x, b->data, b->len, NULL);
+    }
+    bl_http_end_broken(job->x);
+    job_finish(job, e->status);
+}
+
+static void fail_with(bl_job *job, const bl_err *err) {
+    bl_openai_error e;
+    bl_openai_error_from(err, &e);
+    if (e.status >= 500) {
+        bl_log(BL_LOG_ERROR, "serve", "request_failed", "id=%s error=\"%s\"", job->request_id, err->msg);
+    }
+    bl_job_fail(job, &e);
+}
+
+void bl_job_abort(bl_job *job) {
+    log_job(job, 499); /* nginx's number for "client closed request" */
+    job->x = NULL;
+    if (job->state == JOB_PREPARING) {
+        atomic_store_explicit(&job->cancelled, true, memory_order_relaxed);
+        return; /* freed when the worker hands it back */
+    }
+    if (job->session) {
+        bl_session_cancel(job->session);
+    }
+    job_free(job);
+}
+
+static void queue_push(bl_job **first, bl_job **last, bl_job *job) {
+    job->queue_next = NULL;
+    if (*last) {
+        (*last)->queue_next = job;
+    } else {
+        *first = job;
+    }
+    *last = job;
+}
+
+static bl_job *queue_pop(bl_job **first, bl_job **last) {
+    bl_job *job = *first;
+    if (job) {
+        *first = job->queue_next;
+        if (!*first) {
+            *last = NULL;
+        }
+    }
+    return job;
+}
+
+void bl_job_start(bl_job *job) {
+    bl_serve *s = job->s;
+    bl_buf *body = bl_http_exchange_body(job->x);
+    job->n_body = body->len;
+    job->body = bl_buf_steal(body);
+    if (s->n_jobs > s->o.max_queue) { /* one runs, max_queue wait */
+        bl_openai_error e;
+        (void)bl_openai_refuse(&e, 429, "queue_full", NULL, "the queue is full: %u requests wait, %u may",
+                               s->n_jobs - 1, s->o.max_queue);
+        bl_job_fail(job, &e);
+        return;
+    }
+    s->n_jobs++;
+    job->state = JOB_PREPARING;
+    pthread_mutex_lock(&s->mu);
+    queue_push(&s->todo_first, &s->todo_last, job);
+    pthread_cond_signal(&s->has_work);
+    pthread_mutex_unlock(&s->mu);
+}
+
+/* Raw bytes of a token, as the answer's logprobs show them. */
+static bl_code token_bytes(const bl_job *job, int32_t id, bool first, bl_buf *bytes, size_t *ret_n,
+                           bl_err *err) {
+    size_t before = bytes->len;
+    BL_TRY(bl_tokenizer_token_bytes(bl_chat_tokenizer(job->s->model.chat), id, first, false, bytes, err));
+    *ret_n = bytes->len - before;
+    return BL_OK;
+}
+
+/* Moves the first `n` pending tokens into job->logprobs. */
+static bl_code release_tokens(bl_job *job, size_t n, bl_err *err) {
+    bl_buf bytes;
+    bl_buf_init(&bytes, BL_SERVE_MAX_DELTA);
+    bl_code rc = BL_OK;
+    for (size_t i = 0; i < n && rc == BL_OK; i++) {
+        const bl_job_token *p = &job->pending[i];
+        bl_openai_token t = {NULL, 0, p->logprob}, top[BL_MAX_TOP_LOGPROBS];
+        size_t off[BL_MAX_TOP_LOGPROBS + 1];
+        bool first = p->start_byte == 0 && job->logprobs.n == 0 && i == 0;
+        bl_buf_reset(&bytes);
+        rc = token_bytes(job, p->id, first, &bytes, &t.n_bytes, err);
+        for (uint32_t k = 0; k < p->n_top && rc == BL_OK; k++) {
+            top[k].logprob = p->top[k].logprob;
+            off[k] = bytes.len;
+            rc = token_bytes(job, p->top[k].id, first, &bytes, &top[k].n_bytes, err);
+        }
+        if (rc != BL_OK) {
+            break;
+        }
+        const char *data = bl_buf_str(&bytes); /* does not move any more */
+        t.bytes = data;
+        for (uint32_t k = 0; k < p->n_top; k++) {
+            top[k].bytes = data + off[k];
+        }
+        rc = bl_openai_logprobs_add(&job->logprobs, &t, top, p->n_top, p->start_char, err);
+    }
+    bl_buf_done(&bytes);
+    if (rc == BL_OK) {
+        memmove(job->pending, job->pending + n, (job->n_pending - n) * sizeof *job->pending);
+        job->n_pending -= n;
+    }
+    return rc;
+}
+
+/* How many pending tokens have some of their text in the first `n_bytes` of the answer (or none of their own,
+ * in front of it). */
+static size_t count_released(const bl_job *job, uint64_t n_bytes) {
+    size_t n = 0;
+    while (n < job->n_pending) {
+        const bl_job_token *p = &job->pending[n];
+        if (p->start_byte >= n_bytes && !(p->n_bytes == 0 && p->start_byte == n_bytes)) {
+            break;
+        }
+        n++;
+    }
+    return n;
+}
+
+static bl_code note_token(bl_job *job, const bl_event *ev, bl_err *err) {
+    if (job->n_pending == job->cap_pending) {
+        size_t cap = BL_MAX(job->cap_pending * 2, (size_t)16);
+        if (cap > BL_SERVE_MAX_PENDING) {
+            BL_FAIL(err, BL_ELIMIT, "more than %u tokens without text", BL_SERVE_MAX_PENDING);
+        }
+        bl_job_token *p = bl_realloc(job->pending, cap * sizeof *p);
+        if (!p) {
+            BL_FAIL(err, BL_ENOMEM, "no memory for logprobs");
+        }
+        job->pending = p;
+        job->cap_pending = cap;
+    }
+    bl_buf bytes;
+    bl_buf_init(&bytes, BL_SERVE_MAX_DELTA);
+    bl_job_token *p = &job->pending[job->n_pending];
+    memset(p, 0, sizeof *p);
+    /* what the answer shows: control tokens give no text there */
+    bl_code rc = bl_tokenizer_token_bytes(bl_chat_tokenizer(job->s->model.chat), ev->id,
+                                          job->n_completion == 1, true, &bytes, err);
+    if (rc == BL_OK) {
+        p->id = ev->id;
+        p->logprob = ev->logprob;
+        p->start_byte = job->raw_bytes;
+        p->start_char = job->raw_chars;
+        p->n_bytes = bytes.len;
+        p->n_top = BL_MIN(ev->n_top, (uint32_t)BL_MAX_TOP_LOGPROBS);
+        for (uint32_t i = 0; i < p->n_top; i++) {
+            p->top[i].id = ev->top[i].id;
+            p->top[i].logprob = ev->top[i].logprob;
+        }
+        job->raw_bytes += bytes.len;
+        for (size_t i = 0; i < bytes.len; i++) {
+            job->raw_chars += ((unsigned char)bytes.data[i] & 0xc0) != 0x80;
+        }
+        job->n_pending++;
+    }
+    bl_buf_done(&bytes);
+    return rc;
+}
+
+static bl_code send_event(bl_job *job, bl_err *err) {
+    BL_TRY(bl_buf_append_str(&job->payload, BL_OPENAI_SSE_END, err));
+    BL_TRY(bl_http_send(job->x, job->payload.data, job->payload.len, err));
+    job->last_sent_ns = bl_clock_mono_ns();
+    return BL_OK;
+}
+
+static bl_code begin_event(bl_job *job, bl_err *err) {
+    bl_buf_reset(&job->payload);
+    return bl_buf_append_str(&job->payload, BL_OPENAI_SSE_BEGIN, err);
+}
+
+/* Gives out what became certain: job->delta and the logprobs that belong to it. `all`: the answer ends here.
+ */
+static bl_code give_out(bl_job *job, bool all, bl_err *err) {
+    job->released_bytes += job->delta.len;
+    if (job->req.logprobs) {
+        BL_TRY(release_tokens(job, all ? job->n_pending : count_released(job, job->released_bytes), err));
+    }
+    if (!job->req.stream) {
+        BL_TRY(bl_buf_append(&job->text, bl_buf_str(&job->delta), job->delta.len, err));
+        bl_buf_reset(&job->delta);
+        return BL_OK;
+    }
+    if (job->delta.len == 0 && job->logprobs.n == 0) {
+        return BL_OK;
+    }
+    BL_TRY(begin_event(job, err));
+    BL_TRY(bl_openai_write_chunk(&job->reply, bl_buf_str(&job->delta), job->delta.len,
+                                 job->req.logprobs ? &job->logprobs : NULL, NULL, &job->payload, err));
+    bl_buf_reset(&job->delta);
+    bl_openai_logprobs_reset(&job->logprobs);
+    return send_event(job, err);
+}
+
+static bl_code end_stream(bl_job *job, const char *finish, const bl_openai_usage *usage, bl_err *err) {
+    BL_TRY(begin_event(job, err));
+    BL_TRY(bl_openai_write_chunk(&job->reply, "", 0, NULL, finish, &job->payload, err));
+    BL_TRY(send_event(job, err));
+    if (job->req.include_usage) {
+        BL_TRY(begin_event(job, err));
+        BL_TRY(bl_openai_write_usage_chunk(&job->reply, usage, &job->payload, err));
+        BL_TRY(send_event(job, err));
+    }
+    BL_TRY(bl_http_send(job->x, BL_OPENAI_SSE_DONE, sizeof BL_OPENAI_SSE_DONE - 1, err));
+    bl_http_end(job->x);
+    return BL_OK;
+}
+
+/* The answer is complete. stopped: a stop string ended it, so what was held back is dropped. */
+static bl_code complete(bl_job *job, const char *finish, bool stopped, bl_err *err) {
+    if (!stopped) {
+        BL_TRY(bl_stream_finish(job->stream, &job->delta, err));
+    }
+    if (stopped && job->req.logprobs) {
+        job->n_pending = count_released(job, job->released_bytes + job->delta.len);
+    }
+    BL_TRY(give_out(job, true, err));
+    bl_openai_usage usage = {job->n_prompt, job->n_completion};
+    if (job->req.stream) {
+        return end_stream(job, finish, &usage, err);
+    }
+    char headers[512];
+    bl_buf_reset(&job->payload);
+    BL_TRY(bl_openai_write_reply(&job->reply, bl_buf_str(&job->text), job->text.len,
+                                 job->req.logprobs ? &job->logprobs : NULL, finish, &usage, &job->payload,
+                                 err));
+    bl_serve_headers(job->s, job->x, job->request_id, "", headers, sizeof headers);
+    bl_http_respond(job->x, 200, type_json, headers, job->payload.data, job->payload.len);
+    return BL_OK;
+}
+
+static void complete_job(bl_job *job, const char *finish, bool stopped) {
+    bl_err err;
+    if (complete(job, finish, stopped, &err) == BL_OK) {
+        job_finish(job, 200);
+    } else {
+        fail_with(job, &err);
+    }
+}
+
+/* False when the job is gone. */
+static bool take_token(bl_job *job, const bl_event *ev) {
+    bl_err err;
+    job->n_completion++;
+    if (ev->is_stop) {
+        return true; /* counted, not shown; FINISHED follows */
+    }
+    bool stopped = false;
+    bl_code rc = job->req.logprobs ? note_token(job, ev, &err) : BL_OK;
+    if (rc == BL_OK) {
+        rc = bl_stream_push(job->stream, ev->id, &job->delta, &stopped, &err);
+    }
+    if (rc == BL_OK && stopped) {
+        bl_session_cancel(job->session);
+        complete_job(job, "stop", true);
+        return false;
+    }
+    if (rc == BL_OK) {
+        rc = give_out(job, false, &err);
+    }
+    if (rc != BL_OK) {
+        bl_session_cancel(job->session);
+        fail_with(job, &err);
+        return false;
+    }
+    return true;
+}
+
+/* Pulls events while the client has room for what they give. */
+static void pump(bl_job *job) {
+    for (;;) {
+        if (job->req.stream && !bl_http_has_room(job->x)) {
+            return;
+        }
+        bl_event ev;
+        bl_err err;
+        bool got = false;
+        if (bl_session_next(job->session, 0, &ev, &got, &err) != BL_OK) {
+            fail_with(job, &err);
+            return;
+        }
+        if (!got) {
+            return;
+        }
+        if (ev.kind == BL_EVENT_TOKEN) {
+            if (!take_token(job, &ev)) {
+                return;
+            }
+            continue;
+        }
+        if (ev.kind == BL_EVENT_FAILED) {
+            fail_with(job, &ev.err);
+        } else if (ev.finish == BL_FINISH_CANCELLED) {
+            bl_openai_error e;
+            (void)bl_openai_refuse(&e, 503, "shutting_down", NULL, "the server is shutting down");
+            bl_job_fail(job, &e);
+        } else {
+            complete_job(job, ev.finish == BL_FINISH_STOP ? "stop" : "length", false);
+        }
+        return;
+    }
+}
+
+void bl_job_room(bl_job *job) {
+    if (job->state == JOB_RUNNING) {
+        pump(job);
+    }
+}
+
+static bl_code begin_stream(bl_job *job, bl_err *err) {
+    char headers[512];
+    bl_serve_headers(job->s, job->x, job->request_id, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n",
+                     headers, sizeof headers);
+    bl_http_begin_stream(job->x, 200, type_sse, headers);
+    job->begun = true;
+    job->last_sent_ns = bl_clock_mono_ns();
+    if (job->kind == BL_OPENAI_CHAT) {
+        BL_TRY(begin_event(job, err));
+        BL_TRY(bl_openai_write_role_chunk(&job->reply, &job->payload, err));
+        BL_TRY(send_event(job, err));
+    }
+    return BL_OK;
+}
+
+/* A job comes back from its worker. */
+static void job_prepared(bl_job *job) {
+    job->state = JOB_RUNNING;
+    if (!job->x) {
+        if (job->session) {
+            bl_session_cancel(job->session);
+        }
+        job_free(job);
+        return;
+    }
+    bl_serve *s = job->s;
+    if (s->forced) { /* it came back after all others were cut short */
+        bl_openai_error e;
+        (void)bl_openai_refuse(&e, 503, "shutting_down", NULL, "the server is shutting down");
+        bl_job_fail(job, &e);
+        return;
+    }
+    if (job->error.status != 0) {
+        bl_job_fail(job, &job->error);
+        return;
+    }
+    bl_openai_reply reply = {job->kind,      job->reply_id,     s->model.model_id,
+                             s->fingerprint, bl_clock_wall_s(), job->req.include_usage};
+    job->reply = reply;
+    bl_err err;
+    if (job->req.stream && begin_stream(job, &err) != BL_OK) {
+        bl_session_cancel(job->session);
+        fail_with(job, &err);
+        return;
+    }
+    pump(job);
+}
+
+void bl_jobs_wake(bl_serve *s) {
+    for (;;) {
+        pthread_mutex_lock(&s->mu);
+        bl_job *job = queue_pop(&s->done_first, &s->done_last);
+        pthread_mutex_unlock(&s->mu);
+        if (!job) {
+            break;
+        }
+        job_prepared(job);
+    }
+    for (bl_job *job = s->jobs, *next; job; job = next) {
+        next = job->next;
+        if (job->state == JOB_RUNNING) {
+            pump(job);
+        }
+    }
+}
+
+void bl_jobs_tick(bl_serve *s, uint64_t now_ns) {
+    for (bl_job *job = s->jobs; job; job = job->next) {
+        if (job->begun && now_ns - job->last_sent_ns > (uint64_t)s->o.alive_ms * 1000000u &&
+            bl_http_has_room(job->x)) {
+            (void)!bl_http_send(job->x, BL_OPENAI_SSE_ALIVE, sizeof BL_OPENAI_SSE_ALIVE - 1, NULL);
+            job->last_sent_ns = now_ns;
+        }
+    }
+}
+
+static void *worker_main(void *arg) {
+    bl_serve *s = arg;
+    pthread_mutex_lock(&s->mu);
+    for (;;) {
+        while (!s->todo_first && !s->workers_stop) {
+            pthread_cond_wait(&s->has_work, &s->mu);
+        }
+        if (s->workers_stop) {
+            break;
+        }
+        bl_job *job = queue_pop(&s->todo_first, &s->todo_last);
+        pthread_mutex_unlock(&s->mu);
+        bl_job_prepare(job);
+        pthread_mutex_lock(&s->mu);
+        queue_push(&s->done_first, &s->done_last, job);
+        pthread_mutex_unlock(&s->mu);
+        bl_http_server_wake(s->http);
+        pthread_mutex_lock(&s->mu);
+    }
+    pthread_mutex_unlock(&s->mu);
+    return NULL;
+}
+
+bl_code bl_jobs_open(bl_serve *s, bl_err *err) {
+    while (s->n_workers < s->o.n_workers && s->n_workers < BL_COUNTOF(s->workers)) {
+        int why = pthread_create(&s->workers[s->n_workers], NULL, worker_main, s);
+        if (why != 0) {
+            BL_FAIL(err, BL_EIO, "a worker thread could not be started: %s", strerror(why));
+        }
+        s->n_workers++;
+    }
+    return BL_OK;
+}
+
+void bl_jobs_close(bl_serve *s) {
+    pthread_mutex_lock(&s->mu);
+    s->workers_stop = true;
+    pthread_cond_broadcast(&s->has_work);
+    pthread_mutex_unlock(&s->mu);
+    while (s->n_workers > 0) {
+        pthread_join(s->workers[--s->n_workers], NULL);
+    }
+    /* No call of bl_http_server_wake may come after the HTTP server is gone: sessions go first. */
+    for (bl_job *job = s->jobs, *next; job; job = next) {
+        next = job->next;
+        if (job->x) {
+            bl_http_exchange_set_user(job->x, NULL);
+        }
+        job_free(job);
+    }
+}

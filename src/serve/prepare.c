@@ -1,0 +1,139 @@
+/* The worker's part of a job: JSON, model name, template, tokens, submission to the engine. Nothing here
+ * touches a socket. */
+#include <string.h>
+
+#include "base/base.h"
+#include "serve/internal.h"
+
+/* A body holds at most one token a byte. */
+#define MAX_PROMPT_TOKENS (17u << 20)
+
+static void wake_loop(void *user) {
+    bl_serve *s = user;
+    bl_http_server_wake(s->http);
+}
+
+static bl_code encode_prompt(bl_job *job, const bl_openai_request *q, bl_ids *ids, bl_openai_error *e) {
+    const bl_chat *chat = job->s->model.chat;
+    bl_err err;
+    bl_code rc = BL_OK;
+    if (q->kind == BL_OPENAI_CHAT) {
+        if (bl_chat_template_source(chat) == BL_TEMPLATE_NONE) {
+            return bl_openai_refuse(e, 400, "no_chat_template", "messages",
+                                    "model '%.100s' has no chat template; use /v1/completions",
+                                    job->s->model.model_id);
+        }
+        rc = bl_chat_render(chat, q->messages, NULL, NULL, true, false, ids, &err);
+    } else if (q->prompt) {
+        rc = bl_chat_encode_prompt(chat, q->prompt, q->n_prompt_bytes, ids, &err);
+    } else {
+        uint32_t n_vocab = bl_engine_info(job->s->model.engine)->n_vocab;
+        for (size_t i = 0; i < q->prompt_ids.n; i++) {
+            if ((uint32_t)q->prompt_ids.ids[i] >= n_vocab) {
+                return bl_openai_refuse(e, 400, "invalid_value", "prompt",
+                                        "token id %d at index %zu is not below %u, the vocabulary's size",
+                                        (int)q->prompt_ids.ids[i], i, n_vocab);
+            }
+        }
+        rc = bl_ids_append(ids, q->prompt_ids.ids, q->prompt_ids.n, &err);
+    }
+    if (rc != BL_OK) {
+        bl_openai_error_from(&err, e);
+        return BL_EINVAL;
+    }
+    return BL_OK;
+}
+
+static bl_code check_length(const bl_job *job, size_t n_prompt, bl_openai_error *e) {
+    uint32_t n_context = bl_engine_info(job->s->model.engine)->n_context;
+    const char *param = job->kind == BL_OPENAI_CHAT ? "messages" : "prompt";
+    if (n_prompt == 0) {
+        return bl_openai_refuse(e, 400, "invalid_value", param, "the prompt has no tokens");
+    }
+    if (n_prompt > n_context) {
+        return bl_openai_refuse(e, 400, "context_length_exceeded", param,
+                                "the prompt has %zu tokens, but the context of this model holds %u", n_prompt,
+                                n_context);
+    }
+    return BL_OK;
+}
+
+static bl_sampling choose_sampling(const bl_job *job, const bl_openai_request *q) {
+    bl_chat_defaults d = bl_chat_sampling_defaults(job->s->model.chat);
+    bl_sampling r = {
+        .temperature = q->has_temperature ? q->temperature : d.temperature,
+        .top_k = q->has_top_k ? q->top_k : d.top_k,
+        .top_p = q->has_top_p ? q->top_p : d.top_p,
+        .min_p = q->has_min_p ? q->min_p : d.min_p,
+        .seed = q->has_seed ? q->seed : job->seed,
+    };
+    return r;
+}
+
+static bl_code submit(bl_job *job, const bl_openai_request *q, const bl_ids *ids, bl_openai_error *e) {
+    const bl_serve_model *m = &job->s->model;
+    bl_err err;
+    bl_request r;
+    bl_request_init(&r);
+    r.prompt = ids->ids;
+    r.n_prompt = ids->n;
+    uint32_t room = bl_engine_info(m->engine)->n_context - (uint32_t)ids->n;
+    r.max_tokens = q->has_max_tokens ? q->max_tokens : BL_MAX(room, 1u);
+    r.stop_ids = bl_chat_stop_ids(m->chat, &r.n_stop_ids);
+    r.sampling = choose_sampling(job, q);
+    r.logprobs = q->logprobs;
+    r.n_top_logprobs = q->n_top_logprobs;
+    r.notify = wake_loop;
+    r.notify_user = job->s;
+    if (bl_session_submit(m->engine, &r, &job->session, &err) != BL_OK) {
+        bl_openai_error_from(&err, e);
+        return BL_EINVAL;
+    }
+    job->n_prompt = (uint32_t)ids->n;
+    return BL_OK;
+}
+
+static bl_code prepare_request(bl_job *job, const bl_openai_request *q, bl_ids *ids, bl_openai_error *e) {
+    const bl_tokenizer *t = bl_chat_tokenizer(job->s->model.chat);
+    bl_err err;
+    if (!bl_serve_knows_model(job->s, q->model)) {
+        return bl_openai_refuse(e, 404, "model_not_found", "model",
+                                "the model '%.100s' is not served here; '%.100s' is", q->model,
+                                job->s->model.model_id);
+    }
+    BL_TRY(encode_prompt(job, q, ids, e));
+    BL_TRY(check_length(job, ids->n, e));
+    if (bl_stream_new(t, q->stops, q->n_stops, true, &job->stream, &err) != BL_OK) {
+        bl_openai_error_from(&err, e);
+        return BL_EINVAL;
+    }
+    if (atomic_load_explicit(&job->cancelled,
+                             memory_order_relaxed)) { /* the loop frees the job in any case */
+        return BL_OK;
+    }
+    return submit(job, q, ids, e);
+}
+
+void bl_job_prepare(bl_job *job) {
+    bl_openai_request q;
+    bl_code rc = bl_openai_parse(job->kind, job->body, job->n_body, &q, &job->error);
+    bl_free(job->body);
+    job->body = NULL;
+    if (rc != BL_OK) {
+        return;
+    }
+    bl_ids ids;
+    bl_ids_init(&ids, MAX_PROMPT_TOKENS);
+    if (prepare_request(job, &q, &ids, &job->error) != BL_OK) {
+        BL_DASSERT(job->error.status != 0);
+    }
+    bl_ids_done(&ids);
+    job->req = q; /* the loop reads its flags; what they point to goes now */
+    bl_openai_request_done(&q);
+    job->req.root = NULL;
+    job->req.model = NULL;
+    job->req.messages = NULL;
+    job->req.prompt = NULL;
+    job->req.n_stops = 0;
+    bl_ids_init(&job->req.prompt_ids, 0);
+}

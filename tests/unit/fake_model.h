@@ -1,0 +1,384 @@
+/* A model for tests of serve/: the functions of bl.h, chat.h, stream.h and tokenizer.h that serve/ calls,
+ * defined here so that the linker takes these instead of the real ones. Token ids are bytes, 256 ends an
+ * answer. The answer to a prompt is the prompt itself, but for prompts that begin with '!': "!loop" answers
+ * 'x' for ever, "!fail" fails after two tokens, "!mute" stops at once. One engine thread, one request at a
+ * time, `fake_step_us` a token, as the real engine of this issue.
+ */
+#ifndef BL_TESTS_FAKE_MODEL_H
+#define BL_TESTS_FAKE_MODEL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/utf8.h"
+#include "bl/bl.h"
+#include "chat/chat.h"
+#include "chat/stream.h"
+
+#define FAKE_EOS       256
+#define FAKE_MAX_QUEUE 64
+#define FAKE_CONTEXT   2048u
+
+struct bl_session {
+    bl_engine *e;
+    bl_request r;
+    int32_t *prompt;
+    bl_event *events;
+    size_t n_events, n_taken, cap;
+    bool cancel, owner_gone, ended;
+};
+
+struct bl_engine {
+    pthread_t thread;
+    pthread_mutex_t mu;
+    pthread_cond_t work;
+    bl_session *queue[FAKE_MAX_QUEUE];
+    uint32_t n_queue, running;
+    bool stop;
+    bl_engine_stats stats;
+};
+
+static atomic_uint fake_step_us;
+static uint32_t fake_max_queue = FAKE_MAX_QUEUE;
+static bl_sampling fake_last_sampling; /* of the last submitted request */
+static bool fake_has_template = true;
+
+/* [e->mu held] */
+static void fake_put(bl_session *s, bl_event ev) {
+    if (s->n_events == s->cap) {
+        s->cap = s->cap ? s->cap * 2 : 16;
+        s->events = realloc(s->events, s->cap * sizeof *s->events);
+        BL_ASSERT(s->events);
+    }
+    s->events[s->n_events++] = ev;
+    s->ended = ev.kind != BL_EVENT_TOKEN;
+    if (s->r.notify && !s->owner_gone) {
+        s->r.notify(s->r.notify_user);
+    }
+}
+
+static void fake_delete(bl_session *s) {
+    free(s->prompt);
+    free(s->events);
+    free(s);
+}
+
+static bool fake_begins(const bl_session *s, const char *word) {
+    for (size_t i = 0; word[i]; i++) {
+        if (i >= s->r.n_prompt || s->prompt[i] != (unsigned char)word[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* [e->mu held] One token; false when the answer ended. */
+static bool fake_step(bl_session *s, uint32_t n) {
+    bl_event ev;
+    memset(&ev, 0, sizeof ev);
+    if (s->cancel || s->owner_gone || s->e->stop) {
+        ev.kind = BL_EVENT_FINISHED;
+        ev.finish = BL_FINISH_CANCELLED;
+        s->e->stats.n_cancelled++;
+        fake_put(s, ev);
+        return false;
+    }
+    if (fake_begins(s, "!fail") && n == 2) {
+        ev.kind = BL_EVENT_FAILED;
+        (void)bl_err_set(&ev.err, BL_EINTERNAL, __FILE__, __LINE__, "made to fail");
+        s->e->stats.n_failed++;
+        fake_put(s, ev);
+        return false;
+    }
+    bool loop = fake_begins(s, "!loop");
+    size_t length = fake_begins(s, "!mute") ? 0 : s->r.n_prompt;
+    if (n < s->r.max_tokens && n + s->r.n_prompt < FAKE_CONTEXT * (loop ? 1000u : 1u)) {
+        ev.kind = BL_EVENT_TOKEN;
+        ev.id = loop ? 'x' : n < length ? s->prompt[n] : FAKE_EOS;
+        ev.is_stop = ev.id == FAKE_EOS;
+        ev.logprob = -0.25f;
+        ev.n_top = s->r.logprobs ? s->r.n_top_logprobs : 0;
+        for (uint32_t i = 0; i < ev.n_top; i++) {
+            ev.top[i].id = (ev.id + (int32_t)i) % 256;
+            ev.top[i].logprob = -0.25f - (float)i;
+        }
+        s->e->stats.n_output_tokens++;
+        bool stop = ev.is_stop;
+        fake_put(s, ev);
+        if (!stop) {
+            return true;
+        }
+    }
+    memset(&ev, 0, sizeof ev);
+    ev.kind = BL_EVENT_FINISHED;
+    ev.finish = n < s->r.max_tokens ? BL_FINISH_STOP : BL_FINISH_LENGTH;
+    s->e->stats.n_finished++;
+    fake_put(s, ev);
+    return false;
+}
+
+static void *fake_main(void *arg) {
+    bl_engine *e = arg;
+    pthread_mutex_lock(&e->mu);
+    while (!e->stop) {
+        if (e->n_queue == 0) {
+            pthread_cond_wait(&e->work, &e->mu);
+            continue;
+        }
+        bl_session *s = e->queue[0];
+        e->n_queue--;
+        memmove(e->queue, e->queue + 1, e->n_queue * sizeof e->queue[0]);
+        e->running = 1;
+        for (uint32_t n = 0; fake_step(s, n); n++) {
+            uint32_t us = atomic_load(&fake_step_us);
+            if (us > 0) {
+                pthread_mutex_unlock(&e->mu);
+                usleep(us);
+                pthread_mutex_lock(&e->mu);
+            }
+        }
+        e->running = 0;
+        if (s->owner_gone) {
+            fake_delete(s);
+        }
+    }
+    pthread_mutex_unlock(&e->mu);
+    return NULL;
+}
+
+static bl_engine *fake_engine_start(void) {
+    bl_engine *e = calloc(1, sizeof *e);
+    BL_ASSERT(e);
+    pthread_mutex_init(&e->mu, NULL);
+    pthread_cond_init(&e->work, NULL);
+    BL_ASSERT(pthread_create(&e->thread, NULL, fake_main, e) == 0);
+    return e;
+}
+
+static void fake_engine_end(bl_engine *e) {
+    pthread_mutex_lock(&e->mu);
+    e->stop = true;
+    pthread_cond_broadcast(&e->work);
+    pthread_mutex_unlock(&e->mu);
+    pthread_join(e->thread, NULL);
+    for (uint32_t i = 0; i < e->n_queue; i++) {
+        BL_ASSERT(e->queue[i]->owner_gone); /* bl.h: sessions must be freed before */
+        fake_delete(e->queue[i]);
+    }
+    pthread_cond_destroy(&e->work);
+    pthread_mutex_destroy(&e->mu);
+    free(e);
+}
+
+void bl_request_init(bl_request *r) {
+    memset(r, 0, sizeof *r);
+    r->max_tokens = 256;
+}
+
+bl_code bl_session_submit(bl_engine *e, const bl_request *r, bl_session **ret, bl_err *err) {
+    if (r->n_prompt < 1 || r->n_prompt > FAKE_CONTEXT || r->max_tokens < 1) {
+        BL_FAIL(err, BL_EINVAL, "bad request reached the engine");
+    }
+    bl_session *s = calloc(1, sizeof *s);
+    BL_ASSERT(s);
+    s->e = e;
+    s->r = *r;
+    s->prompt = malloc(r->n_prompt * sizeof *s->prompt);
+    BL_ASSERT(s->prompt);
+    memcpy(s->prompt, r->prompt, r->n_prompt * sizeof *s->prompt);
+    pthread_mutex_lock(&e->mu);
+    if (e->n_queue >= fake_max_queue) {
+        pthread_mutex_unlock(&e->mu);
+        fake_delete(s);
+        BL_FAIL(err, BL_EBUSY, "%u requests wait, %u may", fake_max_queue, fake_max_queue);
+    }
+    fake_last_sampling = r->sampling;
+    e->stats.n_prompt_tokens += r->n_prompt;
+    e->queue[e->n_queue++] = s;
+    pthread_cond_signal(&e->work);
+    pthread_mutex_unlock(&e->mu);
+    *ret = s;
+    return BL_OK;
+}
+
+bl_code bl_session_next(bl_session *s, int timeout_ms, bl_event *ret, bool *ret_got, bl_err *err) {
+    (void)err;
+    BL_ASSERT(timeout_ms == 0); /* the loop thread must never wait */
+    pthread_mutex_lock(&s->e->mu);
+    *ret_got = s->n_taken < s->n_events;
+    if (*ret_got) {
+        *ret = s->events[s->n_taken++];
+    }
+    pthread_mutex_unlock(&s->e->mu);
+    return BL_OK;
+}
+
+void bl_session_cancel(bl_session *s) {
+    pthread_mutex_lock(&s->e->mu);
+    s->cancel = true;
+    pthread_mutex_unlock(&s->e->mu);
+}
+
+void bl_session_free(bl_session *s) {
+    if (!s) {
+        return;
+    }
+    bl_engine *e = s->e;
+    pthread_mutex_lock(&e->mu);
+    s->owner_gone = true;
+    bool ended = s->ended;
+    pthread_mutex_unlock(&e->mu);
+    if (ended) {
+        fake_delete(s);
+    }
+}
+
+void bl_engine_get_stats(bl_engine *e, bl_engine_stats *ret) {
+    pthread_mutex_lock(&e->mu);
+    *ret = e->stats;
+    ret->waiting = e->n_queue;
+    ret->running = e->running;
+    pthread_mutex_unlock(&e->mu);
+}
+
+const bl_model_info *bl_engine_info(const bl_engine *e) {
+    static const bl_model_info info = {.family = "fake", .n_vocab = 257, .n_context = FAKE_CONTEXT};
+    (void)e;
+    return &info;
+}
+
+const char *bl_version(void) {
+    return "0-test";
+}
+
+/* chat.h */
+
+struct bl_chat {
+    int unused;
+};
+struct bl_tokenizer {
+    int unused;
+};
+
+static const struct bl_chat fake_chat;
+static const struct bl_tokenizer fake_tokenizer;
+
+const bl_tokenizer *bl_chat_tokenizer(const bl_chat *c) {
+    (void)c;
+    return &fake_tokenizer;
+}
+
+bl_template_source bl_chat_template_source(const bl_chat *c) {
+    (void)c;
+    return fake_has_template ? BL_TEMPLATE_FILE : BL_TEMPLATE_NONE;
+}
+
+const int32_t *bl_chat_stop_ids(const bl_chat *c, size_t *ret_n) {
+    static const int32_t ids[] = {FAKE_EOS};
+    (void)c;
+    *ret_n = 1;
+    return ids;
+}
+
+bl_chat_defaults bl_chat_sampling_defaults(const bl_chat *c) {
+    (void)c;
+    bl_chat_defaults d = {
+        .temperature = 0.5f, .top_p = 0.75f, .top_k = 11, .min_p = 0, .has_temperature = true};
+    return d;
+}
+
+bl_code bl_chat_encode_prompt(const bl_chat *c, const char *text, size_t n, bl_ids *ret, bl_err *err) {
+    (void)c;
+    for (size_t i = 0; i < n; i++) {
+        BL_TRY(bl_ids_push(ret, (unsigned char)text[i], err));
+    }
+    return BL_OK;
+}
+
+/* The last message alone. */
+bl_code bl_chat_render(const bl_chat *c, const json_t *messages, const json_t *tools, const json_t *extra,
+                       bool add_generation_prompt, bool parity, bl_ids *ret, bl_err *err) {
+    (void)tools, (void)extra, (void)parity;
+    BL_ASSERT(add_generation_prompt);
+    const json_t *content =
+        json_object_get(json_array_get(messages, json_array_size(messages) - 1), "content");
+    if (!json_is_string(content)) {
+        BL_FAIL(err, BL_EINVAL, "the template takes text only");
+    }
+    return bl_chat_encode_prompt(c, json_string_value(content), json_string_length(content), ret, err);
+}
+
+bl_code bl_tokenizer_token_bytes(const bl_tokenizer *t, int32_t id, bool first, bool skip_special,
+                                 bl_buf *ret, bl_err *err) {
+    (void)t, (void)first;
+    if (id == FAKE_EOS) {
+        return skip_special ? BL_OK : bl_buf_append_str(ret, "<end>", err);
+    }
+    return bl_buf_append_char(ret, (char)id, err);
+}
+
+/* stream.h */
+
+struct bl_stream {
+    char *stops[BL_STOP_MAX_STRINGS];
+    size_t n_stops;
+    bl_buf held;
+};
+
+bl_code bl_stream_new(const bl_tokenizer *t, const char *const *stops, size_t n, bool skip_special,
+                      bl_stream **ret, bl_err *err) {
+    (void)t, (void)err;
+    BL_ASSERT(skip_special);
+    bl_stream *s = calloc(1, sizeof *s);
+    BL_ASSERT(s);
+    bl_buf_init(&s->held, 1 << 20);
+    for (size_t i = 0; i < n; i++) {
+        s->stops[s->n_stops++] = strdup(stops[i]);
+    }
+    *ret = s;
+    return BL_OK;
+}
+
+void bl_stream_free(bl_stream *s) {
+    if (s) {
+        for (size_t i = 0; i < s->n_stops; i++) {
+            free(s->stops[i]);
+        }
+        bl_buf_done(&s->held);
+        free(s);
+    }
+}
+
+bl_code bl_stream_push(bl_stream *s, int32_t id, bl_buf *ret, bool *ret_stopped, bl_err *err) {
+    BL_TRY(bl_tokenizer_token_bytes(NULL, id, false, true, &s->held, err));
+    size_t keep = s->held.len - bl_utf8_complete(bl_buf_str(&s->held), s->held.len);
+    for (size_t i = 0; i < s->n_stops; i++) {
+        size_t len = strlen(s->stops[i]);
+        const char *hit = memmem(bl_buf_str(&s->held), s->held.len, s->stops[i], len);
+        if (hit) {
+            *ret_stopped = true;
+            return bl_buf_append(ret, s->held.data, (size_t)(hit - s->held.data), err);
+        }
+        for (size_t n = BL_MIN(len - 1, s->held.len); n > keep; n--) {
+            if (memcmp(s->held.data + s->held.len - n, s->stops[i], n) == 0) {
+                keep = n;
+            }
+        }
+    }
+    size_t give = s->held.len - keep;
+    BL_TRY(bl_buf_append(ret, bl_buf_str(&s->held), give, err));
+    bl_buf_consume(&s->held, give);
+    return BL_OK;
+}
+
+bl_code bl_stream_finish(bl_stream *s, bl_buf *ret, bl_err *err) {
+    size_t whole = bl_utf8_complete(bl_buf_str(&s->held), s->held.len);
+    BL_TRY(bl_buf_append(ret, bl_buf_str(&s->held), whole, err));
+    return whole < s->held.len ? bl_buf_append_str(ret, "\xef\xbf\xbd", err) : BL_OK;
+}
+
+#endif
