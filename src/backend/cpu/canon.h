@@ -15,31 +15,31 @@
 #include "tensor/dtype.h"
 
 #define CANON_LOG2E  0x1.715476p+0f
-#define CANON_LN2_HI 0x1.62e400p-1f /* 14 significant bits: n * LN2_HI is exact for |n| < 2^10 */
+#define CANON_LN2_HI 0x1.62e400p-1f
 #define CANON_LN2_LO 0x1.7f7d1cp-20f
-#define CANON_MAGIC                                                                                          \
-    12582912.0f                 /* 1.5 * 2^23: adding and subtracting it rounds to an integer, ties to even  \
-                                 */
-#define CANON_EXP_MIN (-104.0f) /* exp is below half of the smallest denormal */
-#define CANON_EXP_MAX 89.0f     /* exp overflows to infinity */
-#define CANON_EXP_C2                                                                                         \
-    0x1.fffffcp-2f /* exp(r) = 1 + r + r^2 (C2 + ... + C6 r^4), |r| <= ln2/2, 3.1e-9 relative before         \
-                      rounding */
+/* 1.5 * 2^23: adding and subtracting it rounds to an integer, ties to even. */
+#define CANON_MAGIC 12582912.0f
+/* Below: less than half of the smallest denormal. Above: infinity. */
+#define CANON_EXP_MIN (-104.0f)
+#define CANON_EXP_MAX 89.0f
+/* exp(r) = 1 + r + r^2 (C2 + ... + C6 r^4), |r| <= ln2/2: 3.1e-9 relative before rounding. */
+#define CANON_EXP_C2 0x1.fffffcp-2f
 #define CANON_EXP_C3 0x1.555492p-3f
 #define CANON_EXP_C4 0x1.5558f2p-5f
 #define CANON_EXP_C5 0x1.123a20p-7f
 #define CANON_EXP_C6 0x1.6a23d0p-10f
-#define CANON_TANH_C3                                                                                        \
-    (-0x1.55553ep-2f) /* tanh(x) = x + x^3 (C3 + ... + C11 x^8), |x| < 0.6, 2.8e-9 relative before rounding  \
-                       */
+/* tanh(x) = x + x^3 (C3 + ... + C11 x^8), |x| < 0.6: 2.8e-9 relative before rounding. */
+#define CANON_TANH_C3    (-0x1.55553ep-2f)
 #define CANON_TANH_C5    0x1.1109aep-3f
 #define CANON_TANH_C7    (-0x1.b898dep-5f)
 #define CANON_TANH_C9    0x1.54b8a0p-6f
 #define CANON_TANH_C11   (-0x1.825858p-8f)
 #define CANON_TANH_SPLIT 0.5625f
-#define CANON_GELU_A     0x1.988454p-1f /* sqrt(2/pi), f32 */
-#define CANON_GELU_B     0x1.6e4e26p-5f /* 0.044715, f32 */
-#define CANON_Q_MIN      0x1p-120f      /* a below this counts as 0: 127/a stays finite */
+/* sqrt(2/pi) and 0.044715, f32 */
+#define CANON_GELU_A 0x1.988454p-1f
+#define CANON_GELU_B 0x1.6e4e26p-5f
+/* a below this counts as 0: 127/a stays finite */
+#define CANON_Q_MIN 0x1p-120f
 
 static inline float canon_pow2(int32_t n) {
     return bl_bits_to_f32((uint32_t)(n + 127) << 23);

@@ -20,7 +20,13 @@
 
 void bl_kernels_fill(bl_kernels *t, uint32_t flags) {
     bl_kernels_ref(t);
+#if defined(__x86_64__)
+    if (flags & BL_CPU_AVX2) {
+        bl_kernels_avx2(t);
+    }
+#else
     (void)flags;
+#endif
 }
 
 /* ---- matrices
@@ -153,16 +159,19 @@ static void *carve(carver *c, size_t n, size_t size) {
 }
 
 static void lay_out(bl_cpu *c, carver *v, uint32_t rows, uint32_t k32, uint32_t k256, uint32_t head_dim) {
-    bl_xq a = {.k = k32, .ld_q = (k32 + 63u) & ~63u, .ld_g = (k32 / 32 + 15u) & ~15u};
+    bl_xq a = {.ld_q = (k32 + 63u) & ~63u, .ld_g = (k32 / 32 + 15u) & ~15u};
     a.q = carve(v, rows * a.ld_q, 1);
     a.d = carve(v, rows * a.ld_g, sizeof(float));
     a.qsum = carve(v, rows * a.ld_g, sizeof(int32_t));
     a.dq = carve(v, rows * a.ld_g, sizeof(float));
-    bl_xq b = {.k = k256, .ld_q = k256, .ld_g = (k256 / 256 + 15u) & ~15u, .ld_s = (k256 / 32 + 31u) & ~31u};
+    a.ps = carve(v, rows * a.ld_g, sizeof(uint32_t));
+    bl_xq b = {.ld_q = k256, .ld_g = (k256 / 256 + 15u) & ~15u, .ld_s = (k256 / 32 + 31u) & ~31u};
     b.q = carve(v, rows * b.ld_q, 1);
     b.d = carve(v, rows * b.ld_g, sizeof(float));
     b.s32 = carve(v, rows * b.ld_s, sizeof(int16_t));
     b.s16 = carve(v, rows * b.ld_s * 2, sizeof(int16_t));
+    b.ps32 = carve(v, rows * b.ld_s, sizeof(uint32_t));
+    b.ps16 = carve(v, rows * b.ld_s * 2, sizeof(uint32_t));
     c->x32 = a;
     c->x256 = b;
     c->attn_floats = head_dim ? (bl_attn_scratch_floats(head_dim) + 15u) & ~(size_t)15 : 0;

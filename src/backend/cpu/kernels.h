@@ -100,20 +100,24 @@ static inline bool bl_pk_has_min(bl_dtype t) {
     return t == BL_DTYPE_Q4_1 || t == BL_DTYPE_Q5_1;
 }
 
-/* Quantised rows of activations (NUMERICS §3). One set per group width; the sums are those the formats'
- * offsets need. Row r of a plane starts at r * its leading dimension (in elements). q rows are 64-byte
- * aligned and padded with zeros to 64. */
+/* Quantised rows of activations (NUMERICS §3). One set per group width. Row r of a plane starts at r * its
+ * leading dimension (in elements); q rows are 64-byte aligned. The sums are what the formats' offsets need:
+ *   qsum, s32, s16   sums of q over 32, 32 and 16 neighbours
+ *   ps, ps32, ps16   the same split in two for vpmaddubsw's lanes: low half the int16 sum of q[4s] + q[4s+1]
+ * over the group's steps s, high half that of q[4s+2] + q[4s+3] */
 typedef struct {
-    uint32_t k;
     size_t ld_q; /* of q: multiple of 64 */
-    size_t ld_g; /* of d, dq, qsum (per group of 32 or 256) */
-    size_t ld_s; /* of s32; s16 has twice it */
+    size_t ld_g; /* of d, dq, qsum, ps (per group of 32 or 256) */
+    size_t ld_s; /* of s32 and ps32; s16 and ps16 have twice it */
     int8_t *q;
-    float *d;      /* a / 127 */
-    int32_t *qsum; /* group 32: sum of the group's q */
-    float *dq;     /* group 32: d * (float)qsum, rounded once */
-    int16_t *s32;  /* group 256: sums of q over 32 */
-    int16_t *s16;  /* group 256: sums of q over 16 */
+    float *d; /* a / 127 */
+    /* group 32 */
+    int32_t *qsum;
+    float *dq; /* d * (float)qsum, rounded once */
+    uint32_t *ps;
+    /* group 256 */
+    int16_t *s32, *s16;
+    uint32_t *ps32, *ps16;
 } bl_xq;
 
 /* One matrix product over a range of blocks and rows: y[r][16 * block ...] for r in [row0, row1). y's row
@@ -156,10 +160,10 @@ typedef struct {
     uint32_t flags;                /* what filled it, BL_CPU_* */
     bl_mm_fn *matmul[BL_DTYPE_I8]; /* by weight type */
     bl_attn_fn *attention;
-    /* One row. k % 32 == 0. q is followed by zeros up to 64 (the caller's planes have the room). */
-    void (*quant32)(const float *x, uint32_t k, int8_t *q, float *d, int32_t *qsum, float *dq);
-    /* One row. k % 256 == 0. */
-    void (*quant256)(const float *x, uint32_t k, int8_t *q, float *d, int16_t *s32, int16_t *s16);
+    /* One row of x into row `row` of the planes. k % 32 == 0 (q is then zeroed up to the next 64), k % 256 ==
+     * 0. */
+    void (*quant32)(const bl_xq *o, size_t row, const float *x, uint32_t k);
+    void (*quant256)(const bl_xq *o, size_t row, const float *x, uint32_t k);
     /* dst[k] = row `row` dequantised exactly like bl_dequant_row, times scale (one product). */
     void (*embed)(const bl_packed *w, uint32_t row, float scale, float *dst);
     /* y = (x * r) * w over n elements, w NULL: x * r; y == x allowed. With add not NULL: y = add + that (y ==
@@ -182,6 +186,13 @@ typedef struct {
 } bl_kernels;
 
 void bl_kernels_ref(bl_kernels *t);
+#if defined(__x86_64__)
+void bl_kernels_avx2(bl_kernels *t);
+/* its parts, one file each */
+void bl_kernels_avx2_float(bl_kernels *t);
+void bl_kernels_avx2_quant(bl_kernels *t);
+void bl_kernels_avx2_attn(bl_kernels *t);
+#endif
 /* Scalar, then every tier in flags from narrow to wide. */
 void bl_kernels_fill(bl_kernels *t, uint32_t flags);
 

@@ -15,26 +15,28 @@
 /* ---- matrix products, NUMERICS §3
  * ------------------------------------------------------------------------------------------ */
 
-/* w[k & 31][row] of one chunk, with the format's offset taken off. */
+/* Element (row r, k) of a chunk, with the format's offset taken off. */
+static int8_t unpack_one(bl_dtype t, const uint8_t *c, uint32_t r, uint32_t k) {
+    uint32_t s = k >> 2, at = 4 * r + (k & 3);
+    if (t == BL_DTYPE_Q8_0) {
+        return (int8_t)c[64 * s + at];
+    }
+    uint32_t q = (uint32_t)(c[64 * (s & 3) + at] >> (s < 4 ? 0 : 4)) & 15u;
+    int32_t off = t == BL_DTYPE_Q4_0 ? 8 : 0;
+    if (t == BL_DTYPE_Q5_0 || t == BL_DTYPE_Q5_1 || t == BL_DTYPE_Q5_K) {
+        q |= (uint32_t)((c[256 + at] >> s) & 1) << 4;
+        off = t == BL_DTYPE_Q5_0 ? 16 : 0;
+    } else if (t == BL_DTYPE_Q6_K) {
+        q |= (uint32_t)((c[256 + 64 * (s >> 2) + at] >> (2 * (s & 3))) & 3) << 4;
+        off = 32;
+    }
+    return (int8_t)((int32_t)q - off);
+}
+
 static void unpack_chunk(bl_dtype t, const uint8_t *c, int8_t w[32][BL_PK_ROWS]) {
     for (uint32_t k = 0; k < 32; k++) {
-        uint32_t s = k >> 2;
         for (uint32_t r = 0; r < BL_PK_ROWS; r++) {
-            uint32_t at = 4 * r + (k & 3);
-            if (t == BL_DTYPE_Q8_0) {
-                w[k][r] = (int8_t)c[64 * s + at];
-                continue;
-            }
-            uint32_t q = (uint32_t)(c[64 * (s & 3) + at] >> (s < 4 ? 0 : 4)) & 15u;
-            int32_t off = t == BL_DTYPE_Q4_0 ? 8 : 0;
-            if (t == BL_DTYPE_Q5_0 || t == BL_DTYPE_Q5_1 || t == BL_DTYPE_Q5_K) {
-                q |= (uint32_t)((c[256 + at] >> s) & 1) << 4;
-                off = t == BL_DTYPE_Q5_0 ? 16 : 0;
-            } else if (t == BL_DTYPE_Q6_K) {
-                q |= (uint32_t)((c[256 + 64 * (s >> 2) + at] >> (2 * (s & 3))) & 3) << 4;
-                off = 32;
-            }
-            w[k][r] = (int8_t)((int32_t)q - off);
+            w[k][r] = unpack_one(t, c, r, k);
         }
     }
 }
@@ -215,31 +217,37 @@ static float quant_group(const float *x, uint32_t n, int8_t *q) {
     return a / 127.0f;
 }
 
-static int32_t sum_q(const int8_t *q, uint32_t n) {
-    int32_t s = 0;
+/* Sum of n values and, in *ps, its two halves (kernels.h). */
+static int32_t sum_q(const int8_t *q, uint32_t n, uint32_t *ps) {
+    int32_t s[2] = {0, 0};
     for (uint32_t i = 0; i < n; i++) {
-        s += q[i];
+        s[(i >> 1) & 1] += q[i];
     }
-    return s;
+    *ps = (uint32_t)(uint16_t)s[0] | (uint32_t)(uint16_t)s[1] << 16;
+    return s[0] + s[1];
 }
 
-static void quant32(const float *x, uint32_t k, int8_t *q, float *d, int32_t *qsum, float *dq) {
+static void quant32(const bl_xq *o, size_t row, const float *x, uint32_t k) {
+    int8_t *q = o->q + row * o->ld_q;
     for (uint32_t g = 0; g < k / 32; g++) {
-        d[g] = quant_group(x + 32 * g, 32, q + 32 * g);
-        qsum[g] = sum_q(q + 32 * g, 32);
-        dq[g] = d[g] * (float)qsum[g];
+        size_t at = row * o->ld_g + g;
+        o->d[at] = quant_group(x + 32 * g, 32, q + 32 * g);
+        o->qsum[at] = sum_q(q + 32 * g, 32, &o->ps[at]);
+        o->dq[at] = o->d[at] * (float)o->qsum[at];
     }
     memset(q + k, 0, (64 - k % 64) % 64);
 }
 
-static void quant256(const float *x, uint32_t k, int8_t *q, float *d, int16_t *s32, int16_t *s16) {
+static void quant256(const bl_xq *o, size_t row, const float *x, uint32_t k) {
+    int8_t *q = o->q + row * o->ld_q;
     for (uint32_t g = 0; g < k / 256; g++) {
-        d[g] = quant_group(x + 256 * g, 256, q + 256 * g);
+        o->d[row * o->ld_g + g] = quant_group(x + 256 * g, 256, q + 256 * g);
     }
     for (uint32_t j = 0; j < k / 32; j++) {
-        s32[j] = (int16_t)sum_q(q + 32 * j, 32);
-        s16[2 * j] = (int16_t)sum_q(q + 32 * j, 16);
-        s16[2 * j + 1] = (int16_t)sum_q(q + 32 * j + 16, 16);
+        size_t at = row * o->ld_s + j;
+        o->s32[at] = (int16_t)sum_q(q + 32 * j, 32, &o->ps32[at]);
+        o->s16[2 * at] = (int16_t)sum_q(q + 32 * j, 16, &o->ps16[2 * at]);
+        o->s16[2 * at + 1] = (int16_t)sum_q(q + 32 * j + 16, 16, &o->ps16[2 * at + 1]);
     }
 }
 
@@ -275,12 +283,9 @@ static void embed(const bl_packed *w, uint32_t row, float scale, float *dst) {
     }
     uint32_t gk = bl_dtype_group(w->dtype) == BL_GROUP_256 ? 256 : 32;
     size_t sb = scale_bytes(w->dtype), cb = bl_pk_chunk_bytes(w->dtype);
-    int8_t wq[32][BL_PK_ROWS];
     for (uint32_t k = 0; k < w->k; k++) {
-        if (k % 32 == 0) {
-            unpack_chunk(w->dtype, blk + w->data_off + cb * (k / 32), wq);
-        }
-        dst[k] = scale * dequant_one(w->dtype, blk + sb * (k / gk), r, k, wq[k % 32][r]);
+        int8_t q = unpack_one(w->dtype, blk + w->data_off + cb * (k / 32), r, k % 32);
+        dst[k] = scale * dequant_one(w->dtype, blk + sb * (k / gk), r, k, q);
     }
 }
 

@@ -165,14 +165,11 @@ static void quant_rows(const op_ctx *x, uint32_t row0, uint32_t row1) {
     uint32_t k = x->op->w[0]->pk.k;
     for (size_t i = row0; i < row1; i++) {
         const float *in = slot_row(x->step, x->op->in0, i);
-        const bl_xq *a = &c->x32, *b = &c->x256;
         if (want32) {
-            c->k.quant32(in, k, a->q + i * a->ld_q, a->d + i * a->ld_g, a->qsum + i * a->ld_g,
-                         a->dq + i * a->ld_g);
+            c->k.quant32(&c->x32, i, in, k);
         }
         if (want256) {
-            c->k.quant256(in, k, b->q + i * b->ld_q, b->d + i * b->ld_g, b->s32 + i * b->ld_s,
-                          b->s16 + 2 * i * b->ld_s);
+            c->k.quant256(&c->x256, i, in, k);
         }
     }
 }

@@ -1,0 +1,510 @@
+/* Matrix products of quantised weights with int8 activations, AVX2.
+ *
+ * One vector lane owns one output row; x is broadcast four bytes at a time. vpmaddubsw multiplies unsigned
+ * weight bits with signed x and adds pairs into 16 bits. Two facts keep that exact and cheap:
+ *  - a single vpmaddubsw must not saturate: 15, 31, 63 * 127 * 2 = 16002 at most;
+ *  - its results are added modulo 2^16, so a sum is right whenever its *final* value fits. Taking the
+ * format's offset off (the accumulator starts at -offset * the pair sums of x) makes the weights signed, and
+ * then: 4 bits, 8 steps: 8 * 2 * 8 * 127 = 16256 (without offset 15 * 2 * 8 * 127 = 30480); 5 bits with
+ * offset 16, 8 steps: 16 * 2 * 8 * 127 = 32512; 5 bits without, 4 steps: 31 * 2 * 4 * 127 = 31496; 6 bits
+ * with offset 32, 4 steps: 32512. All are <= 32767. Q8_0 is cut into nibbles, w = 16 h + l with h in [-8, 7],
+ * which are two 4-bit products: that needs as many multiplications as any other exact way (vpsignb with
+ * vpmaddubsw and vpmaddwd, or 16-bit vpmaddwd) and no widening inside.
+ *
+ * Few rows of x (decode): straight from the packed bytes, which are streamed once. Many rows: a strip of 512
+ * k of one block is unpacked into a tile that stays in L1 while all rows pass.
+ */
+#include "backend/cpu/kernels.h"
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "base/base.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+/* Rows of x from which unpacking into a tile pays. */
+#define TILE_ROWS 4u
+#define STEPS     (BL_STRIP / 4)
+
+typedef struct {
+    _Alignas(64) uint8_t w[STEPS][64];  /* weight bits; Q8_0: low nibbles */
+    _Alignas(64) uint8_t hi[STEPS][64]; /* Q8_0: high nibbles + 8 */
+    _Alignas(64) float d[16][16], m[16][16];
+    _Alignas(
+        64) int16_t sc[32][32]; /* sub-scales (sc, sc) per row, as vpmaddwd takes them; per 32 (Q4_K) or 16 */
+    _Alignas(64) int16_t mn[8][32]; /* pairs of minima */
+} tile;
+
+INLINE __m256i load(const void *p) {
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+INLINE __m256 load_f16(const uint16_t *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+INLINE __m256i bcast4(const void *p) {
+    int32_t v;
+    memcpy(&v, p, 4);
+    return _mm256_set1_epi32(v);
+}
+/* Eight bytes, each twice, widened to int16: (sc, sc) per row. */
+INLINE __m256i dup_sc(const void *p, bool is_signed) {
+    __m128i v = _mm_loadl_epi64((const __m128i *)p);
+    v = _mm_unpacklo_epi8(v, v);
+    return is_signed ? _mm256_cvtepi8_epi16(v) : _mm256_cvtepu8_epi16(v);
+}
+INLINE __m256i pair_mn(const void *p) {
+    return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
+}
+INLINE bool is_wide(bl_dtype t) {
+    return t == BL_DTYPE_Q4_K || t == BL_DTYPE_Q5_K || t == BL_DTYPE_Q6_K;
+}
+INLINE bool is_5bit(bl_dtype t) {
+    return t == BL_DTYPE_Q5_0 || t == BL_DTYPE_Q5_1 || t == BL_DTYPE_Q5_K;
+}
+/* log2 of the offset that the accumulators start with, 0: none. Q5_1 gets it to stay in range and gives it
+ * back in 32 bits. */
+INLINE int offset_shift(bl_dtype t) {
+    return t == BL_DTYPE_Q4_0 || t == BL_DTYPE_Q8_0   ? 3
+           : t == BL_DTYPE_Q5_0 || t == BL_DTYPE_Q5_1 ? 4
+           : t == BL_DTYPE_Q6_K                       ? 5
+                                                      : 0;
+}
+/* Steps whose products one 16-bit accumulator of a K quant holds: a sub-block of 32, or half of it. */
+INLINE unsigned sub_steps(bl_dtype t) {
+    return t == BL_DTYPE_Q4_K ? 8 : 4;
+}
+
+/* What an accumulator starts with: minus the offset times the pair sums. */
+INLINE __m256i start(int shift, const uint32_t *ps) {
+    return shift ? _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_slli_epi16(bcast4(ps), shift))
+                 : _mm256_setzero_si256();
+}
+
+/* Weight bits of steps v and v + 4, half h of the lanes. For Q8_0 this is the low and high nibble planes of
+ * step s instead. */
+INLINE void nibbles(__m256i b, __m256i *lo, __m256i *hi) {
+    const __m256i mask = _mm256_set1_epi8(15);
+    *lo = _mm256_and_si256(b, mask);
+    *hi = _mm256_and_si256(_mm256_srli_epi16(b, 4), mask);
+}
+INLINE void unpack2(bl_dtype t, const uint8_t *c, unsigned v, unsigned h, __m256i *lo, __m256i *hi) {
+    nibbles(load(c + 64 * v + 32 * h), lo, hi);
+    if (is_5bit(t)) {
+        const __m256i bit = _mm256_set1_epi8(16);
+        __m256i p = load(c + 256 + 32 * h);
+        *lo = _mm256_or_si256(*lo, _mm256_and_si256(_mm256_slli_epi16(p, 4 - (int)v), bit));
+        *hi = _mm256_or_si256(*hi, _mm256_and_si256(_mm256_srli_epi16(p, (int)v), bit));
+    } else if (t == BL_DTYPE_Q6_K) {
+        const __m256i bits = _mm256_set1_epi8(48);
+        __m256i p = load(c + 256 + 32 * h), q = load(c + 320 + 32 * h);
+        int sh = 4 - 2 * (int)v;
+        p = sh >= 0 ? _mm256_slli_epi16(p, sh) : _mm256_srli_epi16(p, -sh);
+        q = sh >= 0 ? _mm256_slli_epi16(q, sh) : _mm256_srli_epi16(q, -sh);
+        *lo = _mm256_or_si256(*lo, _mm256_and_si256(p, bits));
+        *hi = _mm256_or_si256(*hi, _mm256_and_si256(q, bits));
+    }
+}
+/* Low nibbles, and high nibbles as signed + 8. */
+INLINE void unpack_q8(const uint8_t *c, unsigned s, unsigned h, __m256i *lo, __m256i *hi) {
+    nibbles(_mm256_xor_si256(load(c + 64 * s + 32 * h), _mm256_set1_epi8((char)0x80)), lo, hi);
+}
+
+INLINE void store_y(const bl_mm_args *a, uint32_t b, size_t row, uint32_t k0, unsigned h, __m256 p) {
+    float *y = a->y + row * a->ldy + (size_t)b * BL_PK_ROWS + 8 * h;
+    _mm256_storeu_ps(y, k0 ? _mm256_add_ps(_mm256_loadu_ps(y), p) : p);
+}
+static void add_bias(const bl_mm_args *a, uint32_t block0, uint32_t block1, uint32_t row0, uint32_t row1) {
+    uint32_t end = BL_MIN(block1 * BL_PK_ROWS, a->w->n_out);
+    for (size_t row = row0; a->bias && row < row1; row++) {
+        for (size_t i = (size_t)block0 * BL_PK_ROWS; i < end; i++) {
+            a->y[row * a->ldy + i] += a->bias[i];
+        }
+    }
+}
+
+/* ---- few rows: straight from the packed bytes
+ * ---------------------------------------------------------------------------------- */
+
+/* isum of one chunk (32 k) of a group-32 type with one row of x. */
+INLINE void chunk_dot(bl_dtype t, const uint8_t *c, const int8_t *q, const uint32_t *ps, __m256i isum[2]) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i first = start(offset_shift(t), ps), lo, hi;
+    if (t == BL_DTYPE_Q8_0) {
+        __m256i al[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()}, ah[2] = {first, first};
+        UNROLL for (unsigned s = 0; s < 8; s++) {
+            __m256i x = bcast4(q + 4 * s);
+            UNROLL for (unsigned h = 0; h < 2; h++) {
+                unpack_q8(c, s, h, &lo, &hi);
+                al[h] = _mm256_add_epi16(al[h], _mm256_maddubs_epi16(lo, x));
+                ah[h] = _mm256_add_epi16(ah[h], _mm256_maddubs_epi16(hi, x));
+            }
+        }
+        UNROLL for (unsigned h = 0; h < 2; h++) {
+            isum[h] = _mm256_add_epi32(_mm256_madd_epi16(al[h], ones),
+                                       _mm256_madd_epi16(ah[h], _mm256_set1_epi16(16)));
+        }
+        return;
+    }
+    __m256i acc[2] = {first, first};
+    UNROLL for (unsigned v = 0; v < 4; v++) {
+        __m256i x0 = bcast4(q + 4 * v), x1 = bcast4(q + 16 + 4 * v);
+        UNROLL for (unsigned h = 0; h < 2; h++) {
+            unpack2(t, c, v, h, &lo, &hi);
+            acc[h] = _mm256_add_epi16(acc[h], _mm256_maddubs_epi16(lo, x0));
+            acc[h] = _mm256_add_epi16(acc[h], _mm256_maddubs_epi16(hi, x1));
+        }
+    }
+    isum[0] = _mm256_madd_epi16(acc[0], ones);
+    isum[1] = _mm256_madd_epi16(acc[1], ones);
+}
+
+INLINE void vec_group32(bl_dtype t, const bl_mm_args *a, uint32_t b, size_t row) {
+    const bl_packed *w = a->w;
+    const uint8_t *blk = w->base + (size_t)b * w->block_bytes;
+    const bl_xq *x = a->xq;
+    const size_t cb = bl_pk_chunk_bytes(t), sb = bl_pk_has_min(t) ? 32 : 16;
+    for (uint32_t k0 = 0; k0 < w->k; k0 += BL_STRIP) {
+        uint32_t g1 = BL_MIN(k0 + BL_STRIP, w->k) / 32;
+        __m256 p[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+        for (uint32_t g = k0 / 32; g < g1; g++) {
+            size_t at = row * x->ld_g + g;
+            const uint16_t *sc = (const uint16_t *)(const void *)blk + sb * g;
+            __m256i isum[2];
+            chunk_dot(t, blk + w->data_off + cb * g, x->q + row * x->ld_q + 32 * (size_t)g, x->ps + at, isum);
+            __m256 d = _mm256_broadcast_ss(x->d + at);
+            UNROLL for (unsigned h = 0; h < 2; h++) {
+                if (t == BL_DTYPE_Q5_1) {
+                    isum[h] = _mm256_add_epi32(isum[h], _mm256_slli_epi32(bcast4(x->qsum + at), 4));
+                }
+                p[h] = _mm256_fmadd_ps(_mm256_mul_ps(load_f16(sc + 8 * h), d), _mm256_cvtepi32_ps(isum[h]),
+                                       p[h]);
+                if (bl_pk_has_min(t)) {
+                    p[h] = _mm256_fmadd_ps(load_f16(sc + 16 + 8 * h), _mm256_broadcast_ss(x->dq + at), p[h]);
+                }
+            }
+        }
+        store_y(a, b, row, k0, 0, p[0]);
+        store_y(a, b, row, k0, 1, p[1]);
+    }
+}
+
+/* isum of one group of 256 with one row of x. */
+INLINE void super_dot(bl_dtype t, const uint8_t *scales, const uint8_t *c, const int8_t *q,
+                      const uint32_t *ps16, __m256i isum[2]) {
+    isum[0] = isum[1] = _mm256_setzero_si256();
+    for (uint32_t j = 0; j < 8; j++, c += bl_pk_chunk_bytes(t), q += 32, ps16 += 2) {
+        __m256i a0[2], a1[2], lo, hi; /* steps 0-3 and 4-7: the halves of the sub-block */
+        a0[0] = a0[1] = start(offset_shift(t), ps16);
+        a1[0] = a1[1] = start(offset_shift(t), ps16 + 1);
+        UNROLL for (unsigned v = 0; v < 4; v++) {
+            __m256i x0 = bcast4(q + 4 * v), x1 = bcast4(q + 16 + 4 * v);
+            UNROLL for (unsigned h = 0; h < 2; h++) {
+                unpack2(t, c, v, h, &lo, &hi);
+                a0[h] = _mm256_add_epi16(a0[h], _mm256_maddubs_epi16(lo, x0));
+                a1[h] = _mm256_add_epi16(a1[h], _mm256_maddubs_epi16(hi, x1));
+            }
+        }
+        UNROLL for (unsigned h = 0; h < 2; h++) {
+            if (t == BL_DTYPE_Q6_K) {
+                const bl_pk_k6 *s = (const bl_pk_k6 *)(const void *)scales;
+                isum[h] =
+                    _mm256_add_epi32(isum[h], _mm256_madd_epi16(a0[h], dup_sc(s->sc[2 * j] + 8 * h, true)));
+                isum[h] = _mm256_add_epi32(isum[h],
+                                           _mm256_madd_epi16(a1[h], dup_sc(s->sc[2 * j + 1] + 8 * h, true)));
+                continue;
+            }
+            __m256i sc = dup_sc(((const bl_pk_k45 *)(const void *)scales)->sc[j] + 8 * h, false);
+            if (sub_steps(t) == 8) {
+                isum[h] = _mm256_add_epi32(isum[h], _mm256_madd_epi16(_mm256_add_epi16(a0[h], a1[h]), sc));
+            } else {
+                isum[h] = _mm256_add_epi32(isum[h], _mm256_madd_epi16(a0[h], sc));
+                isum[h] = _mm256_add_epi32(isum[h], _mm256_madd_epi16(a1[h], sc));
+            }
+        }
+    }
+}
+
+INLINE void vec_group256(bl_dtype t, const bl_mm_args *a, uint32_t b, size_t row) {
+    const bl_packed *w = a->w;
+    const uint8_t *blk = w->base + (size_t)b * w->block_bytes;
+    const bl_xq *x = a->xq;
+    const size_t sb = t == BL_DTYPE_Q6_K ? sizeof(bl_pk_k6) : sizeof(bl_pk_k45),
+                 cb = 8 * bl_pk_chunk_bytes(t);
+    for (uint32_t k0 = 0; k0 < w->k; k0 += BL_STRIP) {
+        uint32_t g1 = BL_MIN(k0 + BL_STRIP, w->k) / 256;
+        __m256 p[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+        for (uint32_t g = k0 / 256; g < g1; g++) {
+            const uint8_t *sc = blk + sb * g;
+            const uint16_t *f16 = (const uint16_t *)(const void *)sc; /* d[16], then dmin[16] */
+            size_t at = row * x->ld_s + 8 * (size_t)g;
+            __m256i isum[2];
+            super_dot(t, sc, blk + w->data_off + cb * g, x->q + row * x->ld_q + 256 * (size_t)g,
+                      x->ps16 + 2 * at, isum);
+            __m256 d = _mm256_broadcast_ss(x->d + row * x->ld_g + g);
+            UNROLL for (unsigned h = 0; h < 2; h++) {
+                p[h] = _mm256_fmadd_ps(_mm256_mul_ps(load_f16(f16 + 8 * h), d), _mm256_cvtepi32_ps(isum[h]),
+                                       p[h]);
+                if (t == BL_DTYPE_Q6_K) {
+                    continue;
+                }
+                __m256i msum = _mm256_setzero_si256();
+                UNROLL for (unsigned j = 0; j < 4; j++) {
+                    __m256i mn = pair_mn(((const bl_pk_k45 *)(const void *)sc)->mn[j][8 * h]);
+                    msum = _mm256_add_epi32(msum, _mm256_madd_epi16(mn, bcast4(x->s32 + at + 2 * j)));
+                }
+                p[h] = _mm256_fnmadd_ps(load_f16(f16 + 16 + 8 * h),
+                                        _mm256_mul_ps(d, _mm256_cvtepi32_ps(msum)), p[h]);
+            }
+        }
+        store_y(a, b, row, k0, 0, p[0]);
+        store_y(a, b, row, k0, 1, p[1]);
+    }
+}
+
+/* ---- many rows: a strip of a block in a tile
+ * --------------------------------------------------------------------------------------- */
+
+INLINE void expand(bl_dtype t, const bl_packed *w, const uint8_t *blk, uint32_t k0, uint32_t kn, tile *o) {
+    const uint8_t *c = blk + w->data_off + bl_pk_chunk_bytes(t) * (k0 / 32);
+    for (uint32_t g = 0; g < kn / 32; g++, c += bl_pk_chunk_bytes(t)) {
+        __m256i lo, hi;
+        UNROLL for (unsigned i = 0; i < 16; i++) {
+            if (t == BL_DTYPE_Q8_0) {
+                unpack_q8(c, i / 2, i % 2, &lo, &hi);
+                _mm256_store_si256((__m256i *)(void *)(o->w[8 * g + i / 2] + 32 * (i % 2)), lo);
+                _mm256_store_si256((__m256i *)(void *)(o->hi[8 * g + i / 2] + 32 * (i % 2)), hi);
+            } else if (i < 8) {
+                unpack2(t, c, i / 2, i % 2, &lo, &hi);
+                _mm256_store_si256((__m256i *)(void *)(o->w[8 * g + i / 2] + 32 * (i % 2)), lo);
+                _mm256_store_si256((__m256i *)(void *)(o->w[8 * g + 4 + i / 2] + 32 * (i % 2)), hi);
+            }
+        }
+    }
+    if (!is_wide(t)) {
+        const uint16_t *sc =
+            (const uint16_t *)(const void *)blk + (size_t)(k0 / 32) * (bl_pk_has_min(t) ? 32 : 16);
+        for (uint32_t g = 0; g < kn / 32; g++, sc += bl_pk_has_min(t) ? 32 : 16) {
+            for (uint32_t h = 0; h < 2; h++) {
+                _mm256_store_ps(o->d[g] + 8 * h, load_f16(sc + 8 * h));
+                if (bl_pk_has_min(t)) {
+                    _mm256_store_ps(o->m[g] + 8 * h, load_f16(sc + 16 + 8 * h));
+                }
+            }
+        }
+        return;
+    }
+    for (uint32_t g = 0; g < kn / 256; g++) {
+        const bl_pk_k45 *s = (const bl_pk_k45 *)(const void *)blk + k0 / 256 + g;
+        const bl_pk_k6 *s6 = (const bl_pk_k6 *)(const void *)blk + k0 / 256 + g;
+        for (uint32_t h = 0; h < 2; h++) {
+            _mm256_store_ps(o->d[g] + 8 * h, load_f16((t == BL_DTYPE_Q6_K ? s6->d : s->d) + 8 * h));
+            for (uint32_t j = 0; t == BL_DTYPE_Q6_K && j < 16; j++) {
+                _mm256_store_si256((__m256i *)(void *)(o->sc[16 * g + j] + 16 * h),
+                                   dup_sc(s6->sc[j] + 8 * h, true));
+            }
+            if (t == BL_DTYPE_Q6_K) {
+                continue;
+            }
+            _mm256_store_ps(o->m[g] + 8 * h, load_f16(s->dmin + 8 * h));
+            for (uint32_t j = 0; j < 8; j++) {
+                _mm256_store_si256((__m256i *)(void *)(o->sc[8 * g + j] + 16 * h),
+                                   dup_sc(s->sc[j] + 8 * h, false));
+            }
+            for (uint32_t j = 0; j < 4; j++) {
+                _mm256_store_si256((__m256i *)(void *)(o->mn[4 * g + j] + 16 * h), pair_mn(s->mn[j][8 * h]));
+            }
+        }
+    }
+}
+
+/* acc[m][h] += products of n steps of the plane with M rows of x. */
+INLINE void dot_steps(unsigned M, const uint8_t (*w)[64], const int8_t *q, size_t ld_q, unsigned n,
+                      __m256i acc[][2]) {
+    UNROLL for (unsigned s = 0; s < n; s++) {
+        __m256i w0 = load(w[s]), w1 = load(w[s] + 32);
+        UNROLL for (unsigned m = 0; m < M; m++) {
+            __m256i x = bcast4(q + m * ld_q + 4 * s);
+            acc[m][0] = _mm256_add_epi16(acc[m][0], _mm256_maddubs_epi16(w0, x));
+            acc[m][1] = _mm256_add_epi16(acc[m][1], _mm256_maddubs_epi16(w1, x));
+        }
+    }
+}
+
+INLINE void tile_group32(bl_dtype t, unsigned M, const tile *w, const bl_mm_args *a, uint32_t b, size_t row,
+                         uint32_t k0, uint32_t kn) {
+    const bl_xq *x = a->xq;
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256 p[4][2];
+    UNROLL for (unsigned m = 0; m < M; m++) {
+        p[m][0] = p[m][1] = _mm256_setzero_ps();
+    }
+    for (uint32_t g = 0; g < kn / 32; g++) {
+        size_t at = row * x->ld_g + k0 / 32 + g;
+        const int8_t *q = x->q + row * x->ld_q + k0 + 32 * (size_t)g;
+        __m256i acc[4][2], isum[4][2];
+        if (t == BL_DTYPE_Q8_0) {
+            UNROLL for (unsigned m = 0; m < M; m++) {
+                acc[m][0] = acc[m][1] = _mm256_setzero_si256();
+            }
+            dot_steps(M, w->w + 8 * g, q, x->ld_q, 8, acc);
+            UNROLL for (unsigned m = 0; m < M; m++) {
+                isum[m][0] = _mm256_madd_epi16(acc[m][0], ones);
+                isum[m][1] = _mm256_madd_epi16(acc[m][1], ones);
+            }
+        }
+        UNROLL for (unsigned m = 0; m < M; m++) {
+            acc[m][0] = acc[m][1] = start(offset_shift(t), x->ps + at + m * x->ld_g);
+        }
+        dot_steps(M, (t == BL_DTYPE_Q8_0 ? w->hi : w->w) + 8 * g, q, x->ld_q, 8, acc);
+        UNROLL for (unsigned m = 0; m < M; m++) {
+            __m256 d = _mm256_broadcast_ss(x->d + at + m * x->ld_g);
+            UNROLL for (unsigned h = 0; h < 2; h++) {
+                __m256i i = _mm256_madd_epi16(acc[m][h], t == BL_DTYPE_Q8_0 ? _mm256_set1_epi16(16) : ones);
+                if (t == BL_DTYPE_Q8_0) {
+                    i = _mm256_add_epi32(i, isum[m][h]);
+                } else if (t == BL_DTYPE_Q5_1) {
+                    i = _mm256_add_epi32(i, _mm256_slli_epi32(bcast4(x->qsum + at + m * x->ld_g), 4));
+                }
+                __m256 dw = _mm256_load_ps(w->d[g] + 8 * h);
+                p[m][h] = _mm256_fmadd_ps(_mm256_mul_ps(dw, d), _mm256_cvtepi32_ps(i), p[m][h]);
+                if (bl_pk_has_min(t)) {
+                    __m256 dq = _mm256_broadcast_ss(x->dq + at + m * x->ld_g);
+                    p[m][h] = _mm256_fmadd_ps(_mm256_load_ps(w->m[g] + 8 * h), dq, p[m][h]);
+                }
+            }
+        }
+    }
+    UNROLL for (unsigned m = 0; m < M; m++) {
+        store_y(a, b, row + m, k0, 0, p[m][0]);
+        store_y(a, b, row + m, k0, 1, p[m][1]);
+    }
+}
+
+INLINE void tile_group256(bl_dtype t, unsigned M, const tile *w, const bl_mm_args *a, uint32_t b, size_t row,
+                          uint32_t k0, uint32_t kn) {
+    const bl_xq *x = a->xq;
+    const unsigned n = sub_steps(t), n_sub = 64 / n;
+    __m256 p[4][2];
+    UNROLL for (unsigned m = 0; m < M; m++) {
+        p[m][0] = p[m][1] = _mm256_setzero_ps();
+    }
+    for (uint32_t g = 0; g < kn / 256; g++) {
+        size_t at = row * x->ld_s + 8 * (size_t)(k0 / 256 + g); /* of s32 */
+        const int8_t *q = x->q + row * x->ld_q + k0 + 256 * (size_t)g;
+        __m256i isum[4][2];
+        UNROLL for (unsigned m = 0; m < M; m++) {
+            isum[m][0] = isum[m][1] = _mm256_setzero_si256();
+        }
+        for (uint32_t j = 0; j < n_sub; j++) {
+            __m256i acc[4][2];
+            UNROLL for (unsigned m = 0; m < M; m++) {
+                acc[m][0] = acc[m][1] = start(offset_shift(t), x->ps16 + 2 * (at + m * x->ld_s) + j);
+            }
+            dot_steps(M, w->w + 64 * g + n * j, q + 4 * n * j, x->ld_q, n, acc);
+            const int16_t *sc = w->sc[t == BL_DTYPE_Q6_K ? 16 * g + j : 8 * g + n * j / 8];
+            UNROLL for (unsigned h = 0; h < 2; h++) {
+                __m256i s = load(sc + 16 * h);
+                UNROLL for (unsigned m = 0; m < M; m++) {
+                    isum[m][h] = _mm256_add_epi32(isum[m][h], _mm256_madd_epi16(acc[m][h], s));
+                }
+            }
+        }
+        UNROLL for (unsigned m = 0; m < M; m++) {
+            __m256 d = _mm256_broadcast_ss(x->d + (row + m) * x->ld_g + k0 / 256 + g);
+            UNROLL for (unsigned h = 0; h < 2; h++) {
+                __m256 dw = _mm256_load_ps(w->d[g] + 8 * h);
+                p[m][h] = _mm256_fmadd_ps(_mm256_mul_ps(dw, d), _mm256_cvtepi32_ps(isum[m][h]), p[m][h]);
+                if (t == BL_DTYPE_Q6_K) {
+                    continue;
+                }
+                __m256i msum = _mm256_setzero_si256();
+                UNROLL for (unsigned j = 0; j < 4; j++) {
+                    __m256i s = bcast4(x->s32 + at + m * x->ld_s + 2 * j);
+                    msum = _mm256_add_epi32(msum, _mm256_madd_epi16(load(w->mn[4 * g + j] + 16 * h), s));
+                }
+                p[m][h] = _mm256_fnmadd_ps(_mm256_load_ps(w->m[g] + 8 * h),
+                                           _mm256_mul_ps(d, _mm256_cvtepi32_ps(msum)), p[m][h]);
+            }
+        }
+    }
+    UNROLL for (unsigned m = 0; m < M; m++) {
+        store_y(a, b, row + m, k0, 0, p[m][0]);
+        store_y(a, b, row + m, k0, 1, p[m][1]);
+    }
+}
+
+/* ---- per type
+ * ------------------------------------------------------------------------------------------------------------------------
+ */
+
+INLINE void tile_rows(bl_dtype t, unsigned M, const tile *w, const bl_mm_args *a, uint32_t b, size_t row,
+                      uint32_t k0, uint32_t kn) {
+    if (is_wide(t)) {
+        tile_group256(t, M, w, a, b, row, k0, kn);
+    } else {
+        tile_group32(t, M, w, a, b, row, k0, kn);
+    }
+}
+
+INLINE void matmul(bl_dtype t, const bl_mm_args *a, uint32_t block0, uint32_t block1, uint32_t row0,
+                   uint32_t row1) {
+    if (row1 - row0 < TILE_ROWS) {
+        for (uint32_t b = block0; b < block1; b++) {
+            for (size_t row = row0; row < row1; row++) {
+                if (is_wide(t)) {
+                    vec_group256(t, a, b, row);
+                } else {
+                    vec_group32(t, a, b, row);
+                }
+            }
+        }
+        add_bias(a, block0, block1, row0, row1);
+        return;
+    }
+    tile w;
+    for (uint32_t b = block0; b < block1; b++) {
+        const uint8_t *blk = a->w->base + (size_t)b * a->w->block_bytes;
+        for (uint32_t k0 = 0; k0 < a->w->k; k0 += BL_STRIP) {
+            uint32_t kn = BL_MIN(BL_STRIP, a->w->k - k0);
+            expand(t, a->w, blk, k0, kn, &w);
+            size_t row = row0;
+            for (; row + 4 <= row1; row += 4) {
+                tile_rows(t, 4, &w, a, b, row, k0, kn);
+            }
+            if (row + 2 <= row1) {
+                tile_rows(t, 2, &w, a, b, row, k0, kn);
+                row += 2;
+            }
+            if (row < row1) {
+                tile_rows(t, 1, &w, a, b, row, k0, kn);
+            }
+        }
+    }
+    add_bias(a, block0, block1, row0, row1);
+}
+
+#define MATMUL(name, type)                                                                                   \
+    static void name(const bl_mm_args *a, uint32_t block0, uint32_t block1, uint32_t row0, uint32_t row1) {  \
+        matmul(type, a, block0, block1, row0, row1);                                                         \
+    }
+MATMUL(matmul_q4_0, BL_DTYPE_Q4_0)
+MATMUL(matmul_q4_1, BL_DTYPE_Q4_1)
+MATMUL(matmul_q5_0, BL_DTYPE_Q5_0)
+MATMUL(matmul_q5_1, BL_DTYPE_Q5_1)
+MATMUL(matmul_q8_0, BL_DTYPE_Q8_0)
+MATMUL(matmul_q4_k, BL_DTYPE_Q4_K)
+MATMUL(matmul_q5_k, BL_DTYPE_Q5_K)
+MATMUL(matmul_q6_k, BL_DTYPE_Q6_K)
+
+void bl_kernels_avx2_quant(bl_kernels *t) {
+    t->matmul[BL_DTYPE_Q4_0] = matmul_q4_0;
+    t->matmul[BL_DTYPE_Q4_1] = matmul_q4_1;
+    t->matmul[BL_DTYPE_Q5_0] = matmul_q5_0;
+    t->matmul[BL_DTYPE_Q5_1] = matmul_q5_1;
+    t->matmul[BL_DTYPE_Q8_0] = matmul_q8_0;
+    t->matmul[BL_DTYPE_Q4_K] = matmul_q4_k;
+    t->matmul[BL_DTYPE_Q5_K] = matmul_q5_k;
+    t->matmul[BL_DTYPE_Q6_K] = matmul_q6_k;
+}
