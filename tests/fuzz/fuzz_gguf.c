@@ -59,8 +59,8 @@ static void touch_key(const bl_gguf *g, const uint8_t *data, size_t size, size_t
         touch_strings(data, size, &strs);
     }
     if (bl_gguf_array_len(g, name, &n, &err) == BL_OK) {
-        BL_ASSERT(bl_gguf_is_array(g, name));
-        n = BL_MIN(n, N_NUMBERS); /* beyond, the readers refuse by count */
+        BL_ASSERT(bl_gguf_is_array(g, name) && n <= size); /* an element is a byte at least */
+        n = BL_MIN(n, N_NUMBERS);                          /* beyond, the readers refuse by count */
         (void)!bl_gguf_array_f32(g, name, floats, n, &err);
         (void)!bl_gguf_array_i32(g, name, ints, n, &err);
     }

@@ -28,11 +28,15 @@ static void parse(const uint8_t *data, size_t size) {
                   strncmp(err.msg, "safetensors 'fuzz': ", 20) == 0);
         return;
     }
+    const uint8_t *end = NULL;
     for (size_t i = 0; i < bl_safetensors_count(st); i++) {
         const bl_tensor_view *t = bl_safetensors_at(st, i);
         touch(data, size, t);
+        BL_ASSERT(end == NULL || t->data == end); /* no gap, no overlap */
+        end = t->data + t->size_bytes;
         BL_ASSERT(bl_safetensors_find(st, t->name) == t);
     }
+    BL_ASSERT(end == NULL || end == data + size);
     bl_safetensors_free(st);
 }
 
