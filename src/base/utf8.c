@@ -1,5 +1,7 @@
 #include "base/utf8.h"
 
+#include <string.h>
+
 /* Length a lead byte announces, 0 for none, and the range its second byte must lie in (Unicode 15, table
  * 3-7). */
 static size_t lead(unsigned char c, unsigned char *ret_lo, unsigned char *ret_hi) {
@@ -96,6 +98,14 @@ size_t bl_utf8_encode(uint32_t cp, char out[4]) {
 bool bl_utf8_valid(const char *s, size_t n) {
     size_t i = 0;
     while (i < n) {
+        uint64_t eight;
+        if (n - i >= sizeof eight) { /* most text is ASCII for long stretches */
+            memcpy(&eight, s + i, sizeof eight);
+            if ((eight & 0x8080808080808080u) == 0) {
+                i += sizeof eight;
+                continue;
+            }
+        }
         uint32_t cp;
         size_t len = bl_utf8_decode(s + i, n - i, &cp);
         if (len == 0) {

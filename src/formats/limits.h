@@ -17,6 +17,25 @@
 #define BL_TOKENIZER_JSON_MAX_BYTES ((size_t)64 << 20)
 #define BL_JSON_MAX_BYTES           BL_TOKENIZER_JSON_MAX_BYTES
 
+/* Tokenizers: the largest vocabularies in use have 262145 ids and 514906 merges; their contents take 2 MiB,
+ * the longest is below 400 bytes. */
+#define BL_TOKENIZER_MAX_IDS    (1u << 21)
+#define BL_TOKENIZER_MAX_MERGES (1u << 22)
+#define BL_TOKENIZER_MAX_BLOB   ((size_t)64 << 20)
+#define BL_TOKENIZER_MAX_PIECE  16384u
+/* Bytes of one added token: bounds what looking for one costs per byte of text. */
+#define BL_TOKENIZER_MAX_ADDED 1024u
+/* More than any context holds; the positions inside are 32 bits. */
+#define BL_TOKENIZER_MAX_TEXT ((size_t)256 << 20)
+#define BL_TOKENIZER_MAX_OUT  ((size_t)1 << 30)
+/* Symbols that may merge with each other: about 50 bytes of work space each. */
+#define BL_TOKENIZER_MAX_WORD (16u << 20)
+/* Normalizers and pre-tokenizers of real files: below 8. Tokens put before or after a text: 1 or 2. */
+#define BL_TOKENIZER_MAX_OPS    16u
+#define BL_TOKENIZER_MAX_AROUND 8u
+/* A hash table that needs more probes than this was made to collide. */
+#define BL_TOKENIZER_MAX_PROBES 4096u
+
 /* safetensors: real headers are below 4 MiB; the reference allows 100 MB. Parsed memory is about 20 times the
  * text. */
 #define BL_ST_MAX_HEADER_BYTES ((uint64_t)32 << 20)
