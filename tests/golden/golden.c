@@ -31,8 +31,8 @@
 typedef struct {
     bl_engine_options engine;
     uint32_t n_generate;
-    int32_t tokens[MAX_TOKENS];
-    uint32_t n_tokens;
+    int32_t tokens[MAX_TOKENS], follow[MAX_TOKENS];
+    uint32_t n_tokens, n_follow;
 } options;
 
 typedef struct {
@@ -287,7 +287,7 @@ static bl_code generate(const char *path, const options *o, bl_err *err) {
         top_two(&m, logits, best, &margin);
         printf("%d %.6f %d\n", best[0], (double)margin, best[1]);
         if (i + 1 < o->n_generate) {
-            rc = decode(&m, best[0], &logits, err);
+            rc = decode(&m, o->n_follow > 0 ? o->follow[i] : best[0], &logits, err);
         }
     }
     machine_close(&m);
@@ -309,24 +309,29 @@ static bool parse_u32(const char *s, uint32_t max, uint32_t *ret) {
     return true;
 }
 
-static bool parse_tokens(char *s, options *o) {
+static bool parse_tokens(char *s, int32_t ids[MAX_TOKENS], uint32_t *ret_n) {
     char *save = NULL;
+    uint32_t n = 0, v;
     for (char *t = strtok_r(s, ",", &save); t; t = strtok_r(NULL, ",", &save)) {
-        uint32_t v;
-        if (o->n_tokens == MAX_TOKENS || !parse_u32(t, INT32_MAX, &v)) {
+        if (n == MAX_TOKENS || !parse_u32(t, INT32_MAX, &v)) {
             return false;
         }
-        o->tokens[o->n_tokens++] = (int32_t)v;
+        ids[n++] = (int32_t)v;
     }
-    return o->n_tokens > 0;
+    *ret_n = n;
+    return n > 0;
 }
 
 static bool parse(int argc, char **argv, options *o) {
-    static const struct option longs[] = {
-        {"activations", required_argument, NULL, 'a'}, {"cpu-mask", required_argument, NULL, 'm'},
-        {"threads", required_argument, NULL, 't'},     {"generate", required_argument, NULL, 'g'},
-        {"tokens", required_argument, NULL, 'k'},      {"chunk", required_argument, NULL, 'c'},
-        {"context", required_argument, NULL, 'n'},     {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {{"activations", required_argument, NULL, 'a'},
+                                          {"cpu-mask", required_argument, NULL, 'm'},
+                                          {"threads", required_argument, NULL, 't'},
+                                          {"generate", required_argument, NULL, 'g'},
+                                          {"tokens", required_argument, NULL, 'k'},
+                                          {"follow", required_argument, NULL, 'f'},
+                                          {"chunk", required_argument, NULL, 'c'},
+                                          {"context", required_argument, NULL, 'n'},
+                                          {NULL, 0, NULL, 0}};
     bl_err err;
     bool ok = true;
     int c;
@@ -351,8 +356,12 @@ static bool parse(int argc, char **argv, options *o) {
         case 'g':
             ok = parse_u32(optarg, MAX_GENERATE, &o->n_generate);
             break;
+        case 'f':
+            ok = parse_tokens(optarg, o->follow, &o->n_follow);
+            o->n_generate = o->n_follow;
+            break;
         case 'k':
-            ok = parse_tokens(optarg, o);
+            ok = parse_tokens(optarg, o->tokens, &o->n_tokens);
             break;
         default:
             ok = false;
@@ -368,7 +377,7 @@ int main(int argc, char **argv) {
     if (!parse(argc, argv, &o)) {
         fprintf(stderr, "usage: golden [--activations f32|int8] [--cpu-mask M] [--threads N] [--chunk N] "
                         "[--context N] DIR...\n"
-                        "       golden --generate N --tokens 1,2,3 [options] MODEL\n");
+                        "       golden --generate N|--follow 7,8,9 --tokens 1,2,3 [options] MODEL\n");
         return 2;
     }
     bool ok = true;

@@ -25,22 +25,22 @@ static const char tiny_gemma[] = BL_SOURCE_DIR "/tests/fixtures/tiny/gemma3-tiny
 /* ---- quantisers: simple ones, rounding to the nearest level
  * ---------------------------------------------------- */
 
-static void tiny_put(bl_buf *b, const void *p, size_t n) {
+static inline void tiny_put(bl_buf *b, const void *p, size_t n) {
     TINY_MUST(bl_buf_append(b, p, n, NULL));
 }
 
-static void tiny_put_uint(bl_buf *b, uint64_t v, size_t n) {
+static inline void tiny_put_uint(bl_buf *b, uint64_t v, size_t n) {
     for (size_t i = 0; i < n; i++) {
         TINY_MUST(bl_buf_append_char(b, (char)(v >> (8 * i)), NULL));
     }
 }
 
-static int tiny_level(float x, float d, int lo, int hi) {
+static inline int tiny_level(float x, float d, int lo, int hi) {
     int q = d > 0.0f ? (int)lrintf(x / d) : 0;
     return q < lo ? lo : q > hi ? hi : q;
 }
 
-static void tiny_minmax(const float *x, int n, float *lo, float *hi) {
+static inline void tiny_minmax(const float *x, int n, float *lo, float *hi) {
     *lo = *hi = x[0];
     for (int i = 1; i < n; i++) {
         *lo = x[i] < *lo ? x[i] : *lo;
@@ -48,7 +48,7 @@ static void tiny_minmax(const float *x, int n, float *lo, float *hi) {
     }
 }
 
-static void tiny_quant32(bl_dtype t, const float *x, bl_buf *out) {
+static inline void tiny_quant32(bl_dtype t, const float *x, bl_buf *out) {
     float lo, hi;
     tiny_minmax(x, 32, &lo, &hi);
     bool five = t == BL_DTYPE_Q5_0 || t == BL_DTYPE_Q5_1, offset = t == BL_DTYPE_Q4_1 || t == BL_DTYPE_Q5_1;
@@ -88,7 +88,7 @@ static void tiny_quant32(bl_dtype t, const float *x, bl_buf *out) {
 }
 
 /* Q4_K and Q5_K: eight sub-blocks of 32 with 6-bit scale and minimum. */
-static void tiny_quant_k45(bl_dtype t, const float *x, bl_buf *out) {
+static inline void tiny_quant_k45(bl_dtype t, const float *x, bl_buf *out) {
     int levels = t == BL_DTYPE_Q5_K ? 31 : 15;
     float scale[8], min[8], d = 0.0f, dmin = 0.0f;
     for (int j = 0; j < 8; j++) {
@@ -132,7 +132,7 @@ static void tiny_quant_k45(bl_dtype t, const float *x, bl_buf *out) {
     }
 }
 
-static void tiny_quant_k6(const float *x, bl_buf *out) {
+static inline void tiny_quant_k6(const float *x, bl_buf *out) {
     float amax[16], d = 0.0f;
     for (int j = 0; j < 16; j++) {
         float lo, hi;
@@ -168,7 +168,7 @@ static void tiny_quant_k6(const float *x, bl_buf *out) {
     tiny_put_uint(out, dh, 2);
 }
 
-static void tiny_quantise(bl_dtype t, const float *x, size_t n, bl_buf *out) {
+static inline void tiny_quantise(bl_dtype t, const float *x, size_t n, bl_buf *out) {
     size_t step = bl_dtype_get(t)->block_elems;
     assert_int_equal(n % step, 0);
     for (size_t i = 0; i < n; i += step) {
@@ -194,48 +194,48 @@ typedef struct {
     uint64_t n_kv, n_tensors;
 } tiny_gguf;
 
-static void tiny_gguf_init(tiny_gguf *g) {
+static inline void tiny_gguf_init(tiny_gguf *g) {
     *g = (tiny_gguf){0};
     bl_buf_init(&g->kv, (size_t)1 << 20);
     bl_buf_init(&g->infos, (size_t)1 << 20);
     bl_buf_init(&g->data, (size_t)64 << 20);
 }
 
-static void tiny_put_str(bl_buf *b, const char *s) {
+static inline void tiny_put_str(bl_buf *b, const char *s) {
     tiny_put_uint(b, strlen(s), 8);
     tiny_put(b, s, strlen(s));
 }
 
-static void tiny_kv(tiny_gguf *g, const char *key, uint32_t type, uint64_t value, size_t n) {
+static inline void tiny_kv(tiny_gguf *g, const char *key, uint32_t type, uint64_t value, size_t n) {
     tiny_put_str(&g->kv, key);
     tiny_put_uint(&g->kv, type, 4);
     tiny_put_uint(&g->kv, value, n);
     g->n_kv++;
 }
 
-static void tiny_u32(tiny_gguf *g, const char *key, uint32_t v) {
+static inline void tiny_u32(tiny_gguf *g, const char *key, uint32_t v) {
     tiny_kv(g, key, 4, v, 4);
 }
 
-static void tiny_f32(tiny_gguf *g, const char *key, float v) {
+static inline void tiny_f32(tiny_gguf *g, const char *key, float v) {
     tiny_kv(g, key, 6, bl_f32_to_bits(v), 4);
 }
 
-static void tiny_str(tiny_gguf *g, const char *key, const char *v) {
+static inline void tiny_str(tiny_gguf *g, const char *key, const char *v) {
     tiny_put_str(&g->kv, key);
     tiny_put_uint(&g->kv, 8, 4);
     tiny_put_str(&g->kv, v);
     g->n_kv++;
 }
 
-static uint32_t tiny_gguf_type(bl_dtype t) {
+static inline uint32_t tiny_gguf_type(bl_dtype t) {
     static const uint32_t ids[] = {0, 1, 30, 2, 3, 6, 7, 8, 12, 13, 14}; /* in the order of bl_dtype */
     return ids[t];
 }
 
 /* rows 0: a vector of `cols` */
-static void tiny_tensor(tiny_gguf *g, const char *name, bl_dtype t, const float *x, uint32_t rows,
-                        uint32_t cols) {
+static inline void tiny_tensor(tiny_gguf *g, const char *name, bl_dtype t, const float *x, uint32_t rows,
+                               uint32_t cols) {
     while (g->data.len % 32 != 0) {
         tiny_put_uint(&g->data, 0, 1);
     }
@@ -251,7 +251,7 @@ static void tiny_tensor(tiny_gguf *g, const char *name, bl_dtype t, const float 
     g->n_tensors++;
 }
 
-static void tiny_gguf_write(tiny_gguf *g, const char *path) {
+static inline void tiny_gguf_write(tiny_gguf *g, const char *path) {
     bl_buf f;
     bl_buf_init(&f, (size_t)80 << 20);
     tiny_put(&f, "GGUF", 4);
@@ -275,7 +275,7 @@ static void tiny_gguf_write(tiny_gguf *g, const char *path) {
 }
 
 /* A path under the build folder, one per process and name. */
-static const char *tiny_path(const char *name) {
+static inline const char *tiny_path(const char *name) {
     static char path[512];
     snprintf(path, sizeof path, "%s/tiny-%d-%s.gguf", BL_BUILD_DIR, (int)getpid(), name);
     return path;
@@ -296,7 +296,7 @@ static const tiny_dims tiny_gemma_dims = {"gemma3", 128, 7, 4, 2, 32, 192, 512, 
 /* Rows of 256 for the K types; three KV heads, a vocabulary that is no multiple of 16. */
 static const tiny_dims tiny_k_dims = {"llama", 256, 2, 12, 3, 64, 512, 515, 2048, 0, 10000.0f};
 
-static void tiny_meta(tiny_gguf *g, const tiny_dims *d) {
+static inline void tiny_meta(tiny_gguf *g, const tiny_dims *d) {
     char key[96];
     tiny_str(g, "general.architecture", d->arch);
 #define TINY_KEY(name) (snprintf(key, sizeof key, "%s.%s", d->arch, name), key)
@@ -340,7 +340,7 @@ static const tiny_role tiny_roles[] = {
     {"post_ffw_norm", NULL, "post_feedforward_layernorm", -1, TINY_H, false},
 };
 
-static uint32_t tiny_size(const tiny_dims *d, int code) {
+static inline uint32_t tiny_size(const tiny_dims *d, int code) {
     switch (code) {
     case TINY_H:
         return d->hidden;
@@ -356,8 +356,8 @@ static uint32_t tiny_size(const tiny_dims *d, int code) {
 }
 
 /* n floats of a tensor: from the checkpoint, or random (norms near 1, matrices small) when c is NULL. */
-static void tiny_weights(const bl_checkpoint *c, const char *name, bool norm, float *dst, size_t n,
-                         uint64_t *seed) {
+static inline void tiny_weights(const bl_checkpoint *c, const char *name, bool norm, float *dst, size_t n,
+                                uint64_t *seed) {
     if (c) {
         const bl_tensor_view *t = bl_checkpoint_find(c, name);
         assert_non_null(t);
@@ -371,7 +371,7 @@ static void tiny_weights(const bl_checkpoint *c, const char *name, bool norm, fl
 }
 
 /* GGUF's order of the q and k rows of llama files: x0, xD/2, x1, xD/2+1, ... */
-static void tiny_pair_rows(float *x, uint32_t rows, uint32_t cols, uint32_t d) {
+static inline void tiny_pair_rows(float *x, uint32_t rows, uint32_t cols, uint32_t d) {
     float *copy = bl_alloc_array((size_t)rows * cols, sizeof *copy);
     assert_non_null(copy);
     memcpy(copy, x, (size_t)rows * cols * sizeof *x);
@@ -383,9 +383,10 @@ static void tiny_pair_rows(float *x, uint32_t rows, uint32_t cols, uint32_t d) {
 }
 
 /* Writes a model with its matrices in the given types, used in turn; the embedding takes types[0]. c: the HF
- * fixture whose weights to store, or NULL for random ones. */
-static void tiny_model_write(const char *path, const tiny_dims *d, const bl_checkpoint *c,
-                             const bl_dtype *types, size_t n_types) {
+ * fixture whose weights to store, or NULL for random ones. edit may add keys and tensors, or be NULL. */
+static inline void tiny_model_write_edited(const char *path, const tiny_dims *d, const bl_checkpoint *c,
+                                           const bl_dtype *types, size_t n_types,
+                                           void (*edit)(tiny_gguf *g)) {
     bool gemma = strcmp(d->arch, "gemma3") == 0;
     tiny_gguf g;
     char name[96], hf[96];
@@ -423,7 +424,15 @@ static void tiny_model_write(const char *path, const tiny_dims *d, const bl_chec
     }
     tiny_tensor(&g, "output_norm.weight", BL_DTYPE_F32, x, 0, d->hidden);
     bl_free(x);
+    if (edit) {
+        edit(&g);
+    }
     tiny_gguf_write(&g, path);
+}
+
+static inline void tiny_model_write(const char *path, const tiny_dims *d, const bl_checkpoint *c,
+                                    const bl_dtype *types, size_t n_types) {
+    tiny_model_write_edited(path, d, c, types, n_types, NULL);
 }
 
 #endif

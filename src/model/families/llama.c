@@ -34,7 +34,8 @@ static bl_code read_hf(const bl_checkpoint *c, bl_decoder_config *cfg, bl_err *e
     double theta = 10000.0;
     BL_TRY(bl_json_get_f64(o, "rope_theta", 1.0, 1e12, "config.json", &theta, err));
     const json_t *params = json_object_get(o, "rope_parameters");
-    BL_TRY(bl_family_hf_rope(params ? params : json_object_get(o, "rope_scaling"), theta, &cfg->rope, err));
+    BL_TRY(bl_family_hf_rope(params && !json_is_null(params) ? params : json_object_get(o, "rope_scaling"),
+                             theta, &cfg->rope, err));
     cfg->rope_local = cfg->rope;
     cfg->attn_scale = (float)(1.0 / sqrt((double)cfg->head_dim));
     return BL_OK;
