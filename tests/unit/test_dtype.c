@@ -1,14 +1,13 @@
 /* tensor/dtype: sizes, half conversions over all 65,536 codes, finite checks per type. */
+#include "cmocka_all.h"
+
+#include <ctype.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/base.h"
+#include "base/file.h"
 #include "tensor/dtype.h"
 
 static void test_row_bytes(void **state) {
@@ -141,11 +140,50 @@ static void test_check_finite_ignores_quants(void **state) {
     assert_int_equal(bl_dtype_check_finite(BL_DTYPE_I32, b, 36, NULL), BL_OK);
 }
 
+/* Every type against the values of the gguf Python package (tests/fixtures/dequant), bit for bit, signed
+ * zeros included: both evaluate the same f32 operations in the same order. */
+static void test_dequant_equals_reference(void **state) {
+    (void)state;
+    for (int t = BL_DTYPE_F32; t <= BL_DTYPE_Q6_K; t++) {
+        const bl_dtype_info *info = bl_dtype_get((bl_dtype)t);
+        char path[512], name[16] = "";
+        for (size_t i = 0; info->name[i]; i++) {
+            name[i] = (char)tolower((unsigned char)info->name[i]);
+        }
+        snprintf(path, sizeof path, BL_SOURCE_DIR "/tests/fixtures/dequant/%s.bin", name);
+        bl_buf b;
+        uint32_t n_blocks = 0;
+        assert_int_equal(bl_file_read(path, 1 << 20, &b, NULL), BL_OK);
+        memcpy(&n_blocks, b.data, 4);
+        uint64_t n = (uint64_t)n_blocks * info->block_elems;
+        assert_true(n_blocks >= 10);
+        assert_int_equal(b.len, 4 + n_blocks * info->block_bytes + 4 * n);
+        float *got = bl_alloc_array(n, sizeof *got);
+        const char *want = b.data + 4 + n_blocks * info->block_bytes;
+        bl_dequant_row((bl_dtype)t, b.data + 4, got, n);
+        for (uint64_t i = 0; i < n; i++) {
+            uint32_t bits;
+            memcpy(&bits, want + 4 * i, 4);
+            if (bl_f32_to_bits(got[i]) != bits) {
+                fail_msg("%s: value %llu is %a, the reference has %a", info->name, (unsigned long long)i,
+                         (double)got[i], (double)bl_bits_to_f32(bits));
+            }
+        }
+        assert_int_equal(bl_dtype_check_finite((bl_dtype)t, b.data + 4, n, NULL), BL_OK);
+        bl_free(got);
+        bl_buf_done(&b);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_row_bytes),           cmocka_unit_test(test_f16_all_codes),
-        cmocka_unit_test(test_f32_to_f16_rounding), cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_check_finite),        cmocka_unit_test(test_check_finite_ignores_quants),
+        cmocka_unit_test(test_row_bytes),
+        cmocka_unit_test(test_f16_all_codes),
+        cmocka_unit_test(test_f32_to_f16_rounding),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_check_finite),
+        cmocka_unit_test(test_check_finite_ignores_quants),
+        cmocka_unit_test(test_dequant_equals_reference),
     };
     return cmocka_run_group_tests_name("dtype", tests, NULL, NULL);
 }
