@@ -1,6 +1,7 @@
 /* JSON through jansson, with the project's limits and messages. jansson refuses duplicate keys (after
  * unescaping), NUL in strings and keys, invalid UTF-8, and numbers that fit no int64 or double; its own
- * message is not used because it quotes the text. Depth is counted before it parses, because it recurses.
+ * message is not used because it quotes the text. Depth is counted before it parses, because it recurses, and
+ * values, because each costs 50 to 600 bytes.
  */
 #include "formats/json.h"
 
@@ -9,9 +10,16 @@
 
 #include "formats/limits.h"
 
-/* Byte offset of the bracket that goes beyond max_depth, or n. Up to the first syntax error the scan sees the
- * same strings and brackets as the parser, and behind it the parser does not go. */
-static size_t find_too_deep(const char *text, size_t n, uint32_t max_depth) {
+/* What a text would cost the parser, counted before it runs. */
+typedef struct {
+    size_t too_deep; /* offset of the bracket that goes beyond max_depth, or n */
+    size_t n_objects, n_values;
+} text_cost;
+
+/* Up to the first syntax error the scan sees the same strings and brackets as the parser, and behind it the
+ * parser does not go. */
+static text_cost measure(const char *text, size_t n, uint32_t max_depth) {
+    text_cost cost = {n, 0, 1};
     uint32_t depth = 0;
     bool in_string = false;
     for (size_t i = 0; i < n; i++) {
@@ -26,14 +34,19 @@ static size_t find_too_deep(const char *text, size_t n, uint32_t max_depth) {
             in_string = true;
         } else if (c == '{' || c == '[') {
             if (depth == max_depth) {
-                return i;
+                cost.too_deep = i;
+                return cost;
             }
             depth++;
+            cost.n_objects += c == '{';
+            cost.n_values++; /* its first element; a comma starts each further one */
+        } else if (c == ',') {
+            cost.n_values++;
         } else if ((c == '}' || c == ']') && depth > 0) {
             depth--;
         }
     }
-    return n;
+    return cost;
 }
 
 static const char *reason_of(enum json_error_code code) {
@@ -68,9 +81,17 @@ bl_code bl_json_parse(const char *text, size_t n, uint32_t max_depth, const char
     if (nul) {
         BL_FAIL(err, BL_EFORMAT, "%s: byte %zu is NUL, allowed is text", what, (size_t)(nul - text));
     }
-    size_t deep = find_too_deep(text, n, max_depth);
-    if (deep < n) {
-        BL_FAIL(err, BL_ELIMIT, "%s is nested deeper than %" PRIu32 " at byte %zu", what, max_depth, deep);
+    text_cost cost = measure(text, n, max_depth);
+    if (cost.too_deep < n) {
+        BL_FAIL(err, BL_ELIMIT, "%s is nested deeper than %" PRIu32 " at byte %zu", what, max_depth,
+                cost.too_deep);
+    }
+    if (cost.n_objects > BL_JSON_MAX_OBJECTS) {
+        BL_FAIL(err, BL_ELIMIT, "%s has %zu objects, allowed are %u", what, cost.n_objects,
+                BL_JSON_MAX_OBJECTS);
+    }
+    if (cost.n_values > BL_JSON_MAX_VALUES) {
+        BL_FAIL(err, BL_ELIMIT, "%s has %zu values, allowed are %u", what, cost.n_values, BL_JSON_MAX_VALUES);
     }
     json_error_t e;
     json_t *v = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);

@@ -106,6 +106,40 @@ static void test_too_long(void **state) {
     assert_string_equal(err.msg, "t has 67108865 bytes, allowed are 67108864");
 }
 
+/* n copies of `part` between head and tail; caller frees. */
+static char *repeat(const char *head, const char *part, size_t n, const char *tail, size_t *ret_n) {
+    size_t part_n = strlen(part), head_n = strlen(head), tail_n = strlen(tail);
+    char *s = bl_alloc(head_n + n * part_n + tail_n);
+    assert_non_null(s);
+    memcpy(s, head, head_n);
+    for (size_t i = 0; i < n; i++) {
+        memcpy(s + head_n + i * part_n, part, part_n);
+    }
+    memcpy(s + head_n + n * part_n, tail, tail_n);
+    *ret_n = head_n + n * part_n + tail_n;
+    return s;
+}
+
+/* Texts that are small but would cost gigabytes once parsed. */
+static void test_value_limits(void **state) {
+    (void)state;
+    size_t n;
+    bl_err err = {0};
+    json_t *v = NULL;
+    char *s = repeat("[", "0,", BL_JSON_MAX_VALUES, "0]", &n);
+    assert_int_equal(bl_json_parse(s, n, 4, "t", &v, &err), BL_ELIMIT);
+    assert_string_equal(err.msg, "t has 4194306 values, allowed are 4194304");
+    bl_free(s);
+    s = repeat("[", "{},", BL_JSON_MAX_OBJECTS, "{}]", &n);
+    assert_int_equal(bl_json_parse(s, n, 4, "t", &v, &err), BL_ELIMIT);
+    assert_string_equal(err.msg, "t has 262145 objects, allowed are 262144");
+    bl_free(s);
+    s = repeat("[", "{},", BL_JSON_MAX_OBJECTS - 1, "\"{,{,\"]", &n);
+    assert_int_equal(bl_json_parse(s, n, 4, "t", &v, &err), BL_OK);
+    json_decref(v);
+    bl_free(s);
+}
+
 static void test_typed_reads(void **state) {
     (void)state;
     static const char text[] =
@@ -162,6 +196,7 @@ int main(void) {
         cmocka_unit_test(test_depth_counts_brackets_only),
         cmocka_unit_test(test_a_million_brackets),
         cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_value_limits),
         cmocka_unit_test(test_typed_reads),
     };
     return cmocka_run_group_tests_name("json", tests, NULL, NULL);
