@@ -36,13 +36,12 @@
 /* A hash table that needs more probes than this was made to collide. */
 #define BL_TOKENIZER_MAX_PROBES 4096u
 
-/* Memory of a parsed text: a number costs about 40 bytes, an object about 600. Gemma's tokenizer.json has 2.3
+/* Memory of a parsed text: a number costs about 40 bytes, an object about 600. Gemma's tokenizer.json has 1.9
  * million values and 6,500 objects; a safetensors header has an object for each tensor. */
 #define BL_JSON_MAX_VALUES  (1u << 22)
 #define BL_JSON_MAX_OBJECTS (1u << 18)
 
-/* safetensors: real headers are below 4 MiB; the reference allows 100 MB. Parsed memory is about 20 times the
- * text. */
+/* safetensors: real headers are below 4 MiB; the reference allows 100 MB. */
 #define BL_ST_MAX_HEADER_BYTES ((uint64_t)32 << 20)
 #define BL_ST_MAX_TENSORS      200000u
 #define BL_ST_MAX_NAME_BYTES   1024u

@@ -81,6 +81,8 @@ bl_code bl_loader_load(const bl_engine_options *o, bl_loaded *l, bl_err *err) {
     if (o->progress) {
         o->progress(o->progress_user, done, total);
     }
+    /* what was read from a file that changed meanwhile is no model, even where it looked like one */
+    BL_TRY(bl_checkpoint_check_intact(l->ckpt, err));
     bl_model_resolve(m);
     bl_log(BL_LOG_INFO, "loader", "loaded", "family=%s tensors=%zu weights_bytes=%llu", m->cfg.family,
            m->n_matrices, (unsigned long long)l->info.weights_bytes);
