@@ -16,7 +16,7 @@
 #define BL_SERVE_MAX_REPLY   (128u << 20) /* a whole answer with logprobs; longer ones need "stream" */
 #define BL_SERVE_MAX_DELTA   (1u << 20)   /* text of one step */
 #define BL_SERVE_MAX_PENDING (1u << 16)   /* tokens whose text is still held back */
-#define BL_SERVE_MAX_ALIASES 8
+#define BL_SERVE_MAX_ALIASES 72
 
 typedef enum {
     BL_ROUTE_UNKNOWN,

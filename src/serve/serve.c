@@ -516,8 +516,11 @@ bl_code bl_serve_attach(bl_serve *s, const bl_serve_model *m, bl_err *err) {
     if (!bl_chat_tokenizer(m->chat)) {
         BL_FAIL(err, BL_ENOTSUP, "model '%.100s' has no tokenizer, so it cannot be served", m->model_id);
     }
+    if (m->n_aliases > BL_SERVE_MAX_ALIASES) {
+        BL_FAIL(err, BL_ELIMIT, "%zu aliases of the model, at most %d are allowed", m->n_aliases,
+                BL_SERVE_MAX_ALIASES);
+    }
     s->model = *m;
-    s->model.n_aliases = BL_MIN(m->n_aliases, (size_t)BL_SERVE_MAX_ALIASES);
     for (size_t i = 0; i < s->model.n_aliases; i++) {
         s->aliases[i] = m->aliases[i];
     }
