@@ -14,7 +14,9 @@
 #include <netinet/tcp.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include "base/base.h"
 #include "base/clock.h"
@@ -129,9 +131,22 @@ static void queue_out(bl_http_exchange *c, const void *data, size_t n) {
     conn_want_write(c);
 }
 
+/* "Sun, 06 Nov 1994 08:49:37 GMT" (RFC 9110 §5.6.7), whatever the locale. */
+static void http_date(char out[40]) {
+    static const char days[] = "SunMonTueWedThuFriSat", months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    time_t now = (time_t)bl_clock_wall_s();
+    struct tm t;
+    (void)gmtime_r(&now, &t);
+    lws_snprintf(out, 40, "%.3s, %02d %.3s %04d %02d:%02d:%02d GMT", days + 3 * t.tm_wday, t.tm_mday,
+                 months + 3 * t.tm_mon, t.tm_year + 1900, t.tm_hour, t.tm_min, t.tm_sec);
+}
+
 static void queue_head(bl_http_exchange *c, int status, const char *content_type, const char *headers,
                        const char *framing) {
-    bl_code rc = bl_buf_printf(&c->out, NULL, "HTTP/1.1 %d %s\r\n", status, bl_http_reason(status));
+    char date[40];
+    http_date(date);
+    bl_code rc =
+        bl_buf_printf(&c->out, NULL, "HTTP/1.1 %d %s\r\nDate: %s\r\n", status, bl_http_reason(status), date);
     if (rc == BL_OK && content_type) {
         rc = bl_buf_printf(&c->out, NULL, "Content-Type: %s\r\n", content_type);
     }
@@ -633,6 +648,25 @@ static int server_callback(struct lws *wsi, enum lws_callback_reasons reason, vo
     }
 }
 
+/* Room for max_connections among the process's descriptors; the maximum shrinks when the system does not give
+ * it. */
+static void make_room_for_connections(bl_http_server *s) {
+    const rlim_t others = 128; /* files of the model, the loop's own, what libraries hold */
+    rlim_t want = (rlim_t)s->o.max_connections + REFUSE_SPARE + others;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= want) {
+        return;
+    }
+    limit.rlim_cur = BL_MIN(want, limit.rlim_max);
+    if (setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= want) {
+        return;
+    }
+    rlim_t room = limit.rlim_cur > others + REFUSE_SPARE ? limit.rlim_cur - others - REFUSE_SPARE : 1;
+    bl_log(BL_LOG_WARN, "net", "few_descriptors", "limit=%llu max_connections=%llu wanted=%u",
+           (unsigned long long)limit.rlim_cur, (unsigned long long)room, s->o.max_connections);
+    s->o.max_connections = (uint32_t)room;
+}
+
 static void lws_log(int level, const char *line) {
     size_t n = strcspn(line, "\n");
     bl_log(BL_LOG_DEBUG, "net", "lws", "level=%d text=\"%.*s\"", level, (int)BL_MIN(n, (size_t)200), line);
@@ -689,6 +723,7 @@ bl_code bl_http_server_open(const bl_http_server_options *o, bl_http_server **re
     if (rc != BL_OK) {
         goto fail;
     }
+    make_room_for_connections(s);
     lws_set_log_level(LLL_ERR | LLL_WARN, lws_log);
     struct lws_context_creation_info info;
     memset(&info, 0, sizeof info);
@@ -699,7 +734,7 @@ bl_code bl_http_server_open(const bl_http_server_options *o, bl_http_server **re
     info.uid = -1;
     info.options = LWS_SERVER_OPTION_EXPLICIT_VHOSTS | LWS_SERVER_OPTION_SKIP_SERVER_CANONICAL_NAME;
     info.pt_serv_buf_size = READ_BYTES;
-    info.fd_limit_per_thread = o->max_connections + REFUSE_SPARE + 16;
+    info.fd_limit_per_thread = s->o.max_connections + REFUSE_SPARE + 16;
     s->context = lws_create_context(&info);
     s->vhost = s->context ? lws_create_vhost(s->context, &info) : NULL;
     if (!s->vhost) {

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -306,6 +307,9 @@ static void test_plain_routes(void **state) {
     assert_int_equal(request("HEAD", "/health", "", NULL), 200);
     assert_true(strtoul(header("Content-Length"), NULL, 10) > 10);
     assert_int_equal(got.n_body, 0);
+    struct tm date;
+    assert_non_null(strptime(header("Date"), "%a, %d %b %Y %H:%M:%S GMT", &date));
+    assert_true(labs((long)(timegm(&date) - time(NULL))) < 5);
     finish();
 }
 
