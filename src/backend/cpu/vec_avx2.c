@@ -7,6 +7,8 @@
 
 #include "backend/cpu/vec_avx2.h"
 
+#define UNROLL _Pragma("GCC unroll 16")
+
 static __m256i load(const void *p) {
     return _mm256_loadu_si256((const __m256i *)p);
 }
@@ -243,20 +245,21 @@ static uint64_t probe_read(const uint8_t *p, size_t n) {
     return v[0] + v[1] + v[2] + v[3];
 }
 
-/* vpmaddubsw into 16-bit accumulators: 32 multiply-accumulates an instruction, as the kernels use it. */
+/* vpmaddubsw and the addition that every use of it needs, in eight independent chains: 32
+ * multiply-accumulates a pair. */
 static uint64_t probe_int8(uint64_t n_iter, uint64_t *sink) {
     __m256i s[8], w = _mm256_set1_epi8((char)(n_iter & 15)), x = _mm256_set1_epi8((char)(n_iter >> 4 & 127));
-    for (uint32_t j = 0; j < 8; j++) {
+    UNROLL for (uint32_t j = 0; j < 8; j++) {
         s[j] = _mm256_set1_epi16((short)j);
     }
     for (uint64_t i = 0; i < n_iter; i++) {
-        for (uint32_t j = 0; j < 8; j++) {
+        UNROLL for (uint32_t j = 0; j < 8; j++) {
+            __asm__("" : "+x"(x)); /* so that it is not the same product eight times */
             s[j] = _mm256_add_epi16(s[j], _mm256_maddubs_epi16(w, x));
+            __asm__("" : "+x"(s[j]));
         }
-        /* keeps the products inside the loop */
-        __asm__ volatile("" : "+x"(w), "+x"(x));
     }
-    for (uint32_t j = 1; j < 8; j++) {
+    UNROLL for (uint32_t j = 1; j < 8; j++) {
         s[0] = _mm256_xor_si256(s[0], s[j]);
     }
     uint64_t v[4];
