@@ -70,9 +70,7 @@ static bool cancelled(const bl_downloader *d) {
     return d->o.cancel != NULL && atomic_load_explicit(d->o.cancel, memory_order_relaxed);
 }
 
-/* ---- hashes
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- hashes ------------------------------------------------------------------------------------ */
 
 typedef struct {
     bl_hash_kind kind;
@@ -172,8 +170,7 @@ bl_code bl_url_append_escaped(bl_buf *url, const char *s, bool keep_slash, bl_er
     return BL_OK;
 }
 
-/* ---- the partial file
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- the partial file -------------------------------------------------------------------------- */
 
 typedef struct {
     const bl_download_file_request *r;
@@ -290,9 +287,7 @@ static bl_code part_finish(part_file *p, bl_err *err) {
     return BL_OK;
 }
 
-/* ---- one exchange
- * -------------------------------------------------------------------------------------------------------------
- */
+/* ---- one exchange ------------------------------------------------------------------------------ */
 
 typedef struct {
     bl_downloader *d;
@@ -396,8 +391,7 @@ static int on_progress(void *user, curl_off_t dl_total, curl_off_t dl_now, curl_
     return cancelled(((exchange *)user)->d) ? 1 : 0;
 }
 
-/* ---- origins and redirects
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- origins and redirects --------------------------------------------------------------------- */
 
 typedef struct {
     char scheme[16], host[256], port[8];
@@ -534,9 +528,7 @@ static bl_code exchange_run(exchange *x, const char *first_url, CURLcode *ret_co
     BL_FAIL(err, BL_ELIMIT, "a URL is longer than %zu bytes", sizeof(url) - 1);
 }
 
-/* ---- trying again
- * -------------------------------------------------------------------------------------------------------------
- */
+/* ---- trying again ------------------------------------------------------------------------------ */
 
 static bool may_pass(CURLcode c) {
     switch (c) {

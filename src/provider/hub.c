@@ -51,9 +51,7 @@ typedef struct {
     bl_downloader *dl;
 } pull;
 
-/* ---- names
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- names ------------------------------------------------------------------------------------- */
 
 bool bl_hub_safe_name(const char *name) {
     size_t n = strlen(name);
@@ -119,9 +117,7 @@ static bl_code parse_repo(pull *p, bl_err *err) {
     return BL_OK;
 }
 
-/* ---- asking the hub
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- asking the hub ---------------------------------------------------------------------------- */
 
 static bl_code endpoint_url(const pull *p, bl_buf *url, bl_err *err) {
     const char *e =
@@ -189,9 +185,7 @@ out:
     return rc;
 }
 
-/* ---- choosing files
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- choosing files ---------------------------------------------------------------------------- */
 
 static bool ends_with(const char *s, const char *suffix) {
     size_t n = strlen(s), m = strlen(suffix);
@@ -348,8 +342,7 @@ static bl_code choose_all(pull *p, bl_err *err) {
     return BL_OK;
 }
 
-/* ---- what is here already
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- what is here already ---------------------------------------------------------------------- */
 
 static const char *hash_prefix(bl_hash_kind k) {
     return k == BL_HASH_SHA256 ? "sha256:" : k == BL_HASH_GIT_BLOB ? "git:" : "none:";
@@ -446,9 +439,7 @@ static bl_code write_manifest(const pull *p, bl_err *err) {
     return rc;
 }
 
-/* ---- fetching
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- fetching ---------------------------------------------------------------------------------- */
 
 static void on_progress(void *user, uint64_t done_bytes, uint64_t total_bytes) {
     (void)total_bytes;
@@ -525,6 +516,7 @@ static bl_code fetch_all(pull *p, bl_err *err) {
         if (!f->here) {
             bl_pull_emit(&p->r->pull, &(bl_pull_event){.kind = BL_PULL_FILE,
                                                        .name = f->name,
+                                                       .file = i + 1,
                                                        .n_files = p->n_files,
                                                        .done_bytes = p->done_bytes,
                                                        .total_bytes = p->total_bytes});

@@ -19,7 +19,7 @@ typedef enum {
 typedef struct {
     bl_pull_event_kind kind;
     const char *name, *text;
-    uint32_t n_files;
+    uint32_t file, n_files; /* file: the one that begins, from 1 */
     uint64_t done_bytes, total_bytes;
 } bl_pull_event;
 

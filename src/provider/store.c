@@ -29,29 +29,32 @@ static bl_code join(char *ret, const char *a, const char *b, bl_err *err) {
     return BL_OK;
 }
 
+static bl_code copy_path(char *ret, const char *path, bl_err *err) {
+    size_t n = strlen(path);
+    if (n >= BL_STORE_MAX_PATH) {
+        BL_FAIL(err, BL_ELIMIT, "a folder has a path of %zu bytes, allowed: %d", n, BL_STORE_MAX_PATH - 1);
+    }
+    memcpy(ret, path, n + 1);
+    return BL_OK;
+}
+
 bl_code bl_store_init(bl_store *ret, const bl_store_settings *s, bl_err *err) {
     bl_store st = {0};
     char cache[BL_STORE_MAX_PATH] = "";
     if (given(s->cache_home)) {
-        BL_TRY(join(cache, s->cache_home, ".", err));
-        cache[strlen(cache) - 2] = '\0';
+        BL_TRY(copy_path(cache, s->cache_home, err));
     } else if (given(s->home)) {
         BL_TRY(join(cache, s->home, ".cache", err));
     }
     if (given(s->models_dir)) {
-        size_t n = strlen(s->models_dir);
-        if (n >= BL_STORE_MAX_PATH) {
-            BL_FAIL(err, BL_ELIMIT, "the models folder has a path of %zu bytes, allowed: %d", n,
-                    BL_STORE_MAX_PATH - 1);
-        }
-        memcpy(st.models, s->models_dir, n + 1);
+        BL_TRY(copy_path(st.models, s->models_dir, err));
     } else if (cache[0] != '\0') {
         BL_TRY(join(st.models, cache, "darkbloom/models", err));
     } else {
         BL_FAIL(err, BL_EINVAL, "no folder for models: set HOME, XDG_CACHE_HOME or --models-dir");
     }
     if (given(s->hf_hub_cache)) {
-        BL_TRY(join(st.hf_hub, s->hf_hub_cache, ".", err));
+        BL_TRY(copy_path(st.hf_hub, s->hf_hub_cache, err));
     } else if (given(s->hf_home)) {
         BL_TRY(join(st.hf_hub, s->hf_home, "hub", err));
     } else if (cache[0] != '\0') {
@@ -61,9 +64,7 @@ bl_code bl_store_init(bl_store *ret, const bl_store_settings *s, bl_err *err) {
     return BL_OK;
 }
 
-/* ---- listing
- * -------------------------------------------------------------------------------------------------------------
- */
+/* ---- listing ----------------------------------------------------------------------------------- */
 
 typedef struct {
     bl_store_list list;
@@ -338,9 +339,7 @@ bl_code bl_store_list_models(const bl_store *s, bl_store_list *ret, bl_err *err)
     return BL_OK;
 }
 
-/* ---- names
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- names ------------------------------------------------------------------------------------- */
 
 static const char *short_name(const char *name) {
     const char *slash = strrchr(name, '/');

@@ -78,6 +78,38 @@ static ssize_t fault_read(int fd, void *buf, size_t n) {
     return faults.real.read(fd, buf, n);
 }
 
+static ssize_t fault_pread(int fd, void *buf, size_t n, off_t off) {
+    if (fault_due(FAULT_IO)) {
+        errno = EIO;
+        return -1;
+    }
+    return faults.real.pread(fd, buf, n, off);
+}
+
+static ssize_t fault_write(int fd, const void *buf, size_t n) {
+    if (fault_due(FAULT_IO)) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return faults.real.write(fd, buf, n);
+}
+
+static int fault_fsync(int fd) {
+    if (fault_due(FAULT_IO)) {
+        errno = EIO;
+        return -1;
+    }
+    return faults.real.fsync(fd);
+}
+
+static int fault_rename(const char *from, const char *to) {
+    if (fault_due(FAULT_IO)) {
+        errno = EIO;
+        return -1;
+    }
+    return faults.real.rename(from, to);
+}
+
 static int fault_fstat(int fd, struct stat *st) {
     if (fault_due(FAULT_IO)) {
         errno = EIO;
@@ -114,6 +146,10 @@ static bool faults_arm(uint64_t n, unsigned kinds, bool persistent) {
         bl_os.posix_memalign = fault_memalign;
         bl_os.open = fault_open;
         bl_os.read = fault_read;
+        bl_os.pread = fault_pread;
+        bl_os.write = fault_write;
+        bl_os.fsync = fault_fsync;
+        bl_os.rename = fault_rename;
         bl_os.fstat = fault_fstat;
         bl_os.mmap = fault_mmap;
     }

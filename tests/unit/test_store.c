@@ -96,9 +96,9 @@ static void the_list_holds_what_can_run(void **state) {
         {"acme/two/a.gguf", "models/acme--two/a.gguf", 1, BL_STORE_OWN},
         {"acme/two/b.gguf", "models/acme--two/b.gguf", 2, BL_STORE_OWN},
         {"gemma-3-270m", "models/gemma-3-270m.gguf", 5, BL_STORE_OWN},
-        {"acme/hf", "hub/./models--acme--hf/snapshots/aa", 2, BL_STORE_HF_CACHE},
-        {"org/cached", "hub/./models--org--cached/snapshots/0a1b", 3, BL_STORE_HF_CACHE},
-        {"org/noref", "hub/./models--org--noref/snapshots/new", 2, BL_STORE_HF_CACHE},
+        {"acme/hf", "hub/models--acme--hf/snapshots/aa", 2, BL_STORE_HF_CACHE},
+        {"org/cached", "hub/models--org--cached/snapshots/0a1b", 3, BL_STORE_HF_CACHE},
+        {"org/noref", "hub/models--org--noref/snapshots/new", 2, BL_STORE_HF_CACHE},
     };
     assert_int_equal(l.n, BL_COUNTOF(want));
     for (size_t i = 0; i < l.n; i++) {
@@ -135,7 +135,7 @@ static void names_resolve(void **state) {
     resolves("acme/hf", "models/acme--hf"); /* also in the other cache */
     resolves("hf", "models/acme--hf");
     resolves("b.gguf", "models/acme--two/b.gguf");
-    resolves("cached", "hub/./models--org--cached/snapshots/0a1b");
+    resolves("cached", "hub/models--org--cached/snapshots/0a1b");
     char path[512];
     snprintf(path, sizeof(path), "%s", at("models/notes.txt"));
     resolves(path, "models/notes.txt"); /* an existing path is taken as it is */
