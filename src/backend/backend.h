@@ -30,6 +30,10 @@ typedef struct {
     bl_dtype dtype;    /* of the source rows */
     uint32_t n_out, k; /* k is a multiple of the dtype's block */
     const void *rows;  /* n_out rows of k elements, contiguous, unaligned; only read during mat_new */
+    /* May be NULL. Called by mat_new, on its thread, in ascending order: these rows will not be read again.
+     */
+    void (*consumed)(void *user, uint32_t first_row, uint32_t n_rows);
+    void *consumed_user;
 } bl_mat_desc;
 
 /* How activations enter matrix products (NUMERICS.md §3). Decides the weights' layout, so fixed at open. */

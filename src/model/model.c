@@ -141,22 +141,46 @@ bl_code bl_model_load_vectors(bl_model *m, bl_err *err) {
     return BL_OK;
 }
 
-bl_code bl_model_load_matrix(bl_model *m, bl_backend *b, size_t i, bl_err *err) {
+typedef struct {
+    const bl_tensor_view *src;
+    uint32_t n_rows;
+    void (*consumed)(void *user, const bl_tensor_view *part);
+    void *user;
+} row_release;
+
+static void release_rows(void *user, uint32_t first_row, uint32_t n_rows) {
+    const row_release *r = user;
+    bl_tensor_view part = *r->src;
+    uint64_t row_bytes = r->src->size_bytes / r->n_rows;
+    part.data += first_row * row_bytes;
+    part.size_bytes = n_rows * row_bytes;
+    r->consumed(r->user, &part);
+}
+
+bl_code bl_model_load_matrix(bl_model *m, bl_backend *b, size_t i,
+                             void (*consumed)(void *user, const bl_tensor_view *part), void *user,
+                             bl_err *err) {
     bl_model_matrix *w = &m->matrices[i];
     bl_mat_desc desc = w->desc;
-    uint8_t *rows = NULL;
-    if (w->paired_head_dim > 0) {
-        size_t row_bytes = (size_t)(w->src->size_bytes / w->desc.n_out);
-        rows = bl_alloc_array(w->desc.n_out, row_bytes);
-        if (!rows) {
-            BL_FAIL(err, BL_ENOMEM, "out of memory while reordering tensor '%s'", w->desc.name);
-        }
-        for (uint32_t r = 0; r < w->desc.n_out; r++) {
-            memcpy(rows + (size_t)r * row_bytes,
-                   w->src->data + (size_t)paired_source(r, w->paired_head_dim) * row_bytes, row_bytes);
-        }
-        desc.rows = rows;
+    row_release release = {.src = w->src, .n_rows = w->desc.n_out, .consumed = consumed, .user = user};
+    if (w->paired_head_dim == 0) {
+        desc.consumed = consumed ? release_rows : NULL;
+        desc.consumed_user = &release;
+        return b->ops->mat_new(b, &desc, &w->mat, err);
     }
+    size_t row_bytes = (size_t)(w->src->size_bytes / w->desc.n_out);
+    uint8_t *rows = bl_alloc_array(w->desc.n_out, row_bytes);
+    if (!rows) {
+        BL_FAIL(err, BL_ENOMEM, "out of memory while reordering tensor '%s'", w->desc.name);
+    }
+    for (uint32_t r = 0; r < w->desc.n_out; r++) {
+        memcpy(rows + (size_t)r * row_bytes,
+               w->src->data + (size_t)paired_source(r, w->paired_head_dim) * row_bytes, row_bytes);
+    }
+    if (consumed) {
+        consumed(user, w->src);
+    }
+    desc.rows = rows;
     bl_code rc = b->ops->mat_new(b, &desc, &w->mat, err);
     bl_free(rows);
     return rc;

@@ -128,8 +128,11 @@ void bl_model_free(bl_model *m, bl_backend *b);
 bl_code bl_model_check_backend(const bl_model *m, const bl_backend *b, bl_err *err) BL_MUST_CHECK;
 
 bl_code bl_model_load_vectors(bl_model *m, bl_err *err) BL_MUST_CHECK;
-/* i < n_matrices; source pages may be dropped afterwards. */
-bl_code bl_model_load_matrix(bl_model *m, bl_backend *b, size_t i, bl_err *err) BL_MUST_CHECK;
+/* i < n_matrices. `consumed` (may be NULL) hears of source bytes that will not be read again, in ascending
+ * order, as a part of the tensor. */
+bl_code bl_model_load_matrix(bl_model *m, bl_backend *b, size_t i,
+                             void (*consumed)(void *user, const bl_tensor_view *part), void *user,
+                             bl_err *err) BL_MUST_CHECK;
 /* Fills the pointers of the ops; after everything is loaded. */
 void bl_model_resolve(bl_model *m);
 

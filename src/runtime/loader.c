@@ -61,25 +61,35 @@ static bl_code check_memory(const bl_engine_options *o, const bl_loaded *l, bl_e
             o->max_memory_bytes > 0 ? "allowed" : "available");
 }
 
+typedef struct {
+    const bl_engine_options *o;
+    const bl_checkpoint *ckpt;
+    uint64_t done, total;
+} progress;
+
+/* The file's pages would otherwise stay beside the re-laid copy: up to twice the weights. */
+static void part_consumed(void *user, const bl_tensor_view *part) {
+    progress *p = user;
+    bl_checkpoint_release_pages(p->ckpt, part);
+    p->done += part->size_bytes;
+    if (p->o->progress) {
+        p->o->progress(p->o->progress_user, p->done, p->total);
+    }
+}
+
 bl_code bl_loader_load(const bl_engine_options *o, bl_loaded *l, bl_err *err) {
     bl_model *m = l->model;
-    uint64_t done = 0, total = 0;
+    progress p = {.o = o, .ckpt = l->ckpt};
     BL_TRY(check_memory(o, l, err));
     BL_TRY(bl_model_load_vectors(m, err));
     for (size_t i = 0; i < m->n_matrices; i++) {
-        total += m->matrices[i].src->size_bytes;
-    }
-    for (size_t i = 0; i < m->n_matrices; i++) {
-        if (o->progress) {
-            o->progress(o->progress_user, done, total);
-        }
-        BL_TRY(bl_model_load_matrix(m, l->backend, i, err));
-        /* The file's pages would otherwise stay beside the re-laid copy: twice the weights. */
-        bl_checkpoint_release_pages(l->ckpt, m->matrices[i].src);
-        done += m->matrices[i].src->size_bytes;
+        p.total += m->matrices[i].src->size_bytes;
     }
     if (o->progress) {
-        o->progress(o->progress_user, done, total);
+        o->progress(o->progress_user, 0, p.total);
+    }
+    for (size_t i = 0; i < m->n_matrices; i++) {
+        BL_TRY(bl_model_load_matrix(m, l->backend, i, part_consumed, &p, err));
     }
     /* what was read from a file that changed meanwhile is no model, even where it looked like one */
     BL_TRY(bl_checkpoint_check_intact(l->ckpt, err));

@@ -368,6 +368,37 @@ static void test_requests_are_checked(void **state) {
     bl_engine_close(e);
 }
 
+static uint64_t progress_done, progress_total, progress_calls;
+
+static void note_progress(void *user, uint64_t done, uint64_t total) {
+    assert_ptr_equal(user, &progress_done);
+    assert_true(done >= progress_done && done <= total);
+    assert_true(progress_total == 0 || progress_total == total);
+    progress_done = done;
+    progress_total = total;
+    progress_calls++;
+}
+
+/* Every byte of every matrix is announced once, paired rows (GGUF llama) included. */
+static void test_progress_covers_the_matrices(void **state) {
+    (void)state;
+    static const bl_dtype types[] = {BL_DTYPE_Q8_0, BL_DTYPE_F32};
+    const char *path = tiny_path("progress");
+    tiny_model_write(path, &tiny_llama_dims, NULL, types, 2);
+    const char *models[] = {path, tiny_gemma};
+    for (int i = 0; i < 2; i++) {
+        bl_engine_options o = options_for(models[i]);
+        o.progress = note_progress;
+        o.progress_user = &progress_done;
+        progress_done = progress_total = progress_calls = 0;
+        bl_engine *e = open_engine(&o);
+        assert_true(progress_total > 0 && progress_done == progress_total && progress_calls > 28);
+        assert_true(progress_total < bl_engine_info(e)->file_bytes);
+        bl_engine_close(e);
+    }
+    unlink(path);
+}
+
 static void test_opening_is_checked(void **state) {
     (void)state;
     bl_engine *e = NULL;
@@ -592,6 +623,7 @@ int main(void) {
         cmocka_unit_test(test_close_ends_what_waits),
         cmocka_unit_test(test_requests_are_checked),
         cmocka_unit_test(test_opening_is_checked),
+        cmocka_unit_test(test_progress_covers_the_matrices),
         cmocka_unit_test(test_one_hash_for_floats),
         cmocka_unit_test(test_one_hash_for_every_weight_type),
         cmocka_unit_test(test_containers_agree_to_the_bit),

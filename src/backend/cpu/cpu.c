@@ -16,7 +16,8 @@
 #include "base/os.h"
 
 /* From this size on a matrix is mapped and huge pages are asked for. */
-#define MAP_MIN (1u << 20)
+#define SLAB_BYTES ((uint64_t)8 << 20)
+#define MAP_MIN    (1u << 20)
 
 void bl_kernels_fill(bl_kernels *t, uint32_t flags) {
     bl_kernels_ref(t);
@@ -55,6 +56,7 @@ typedef struct {
     const bl_mat_desc *d;
     const bl_packed *pk;
     uint8_t *mem;
+    uint32_t end; /* blocks [next, end) are to be packed */
     _Atomic uint32_t next;
     _Atomic bool failed; /* the first to set it owns err */
     bl_err err;
@@ -65,7 +67,7 @@ static void pack_units(void *ctx, uint32_t thread) {
     pack_job *j = ctx;
     for (;;) {
         uint32_t b = atomic_fetch_add_explicit(&j->next, 4, memory_order_relaxed);
-        for (uint32_t i = b; i < BL_MIN(b + 4, j->pk->n_blocks); i++) {
+        for (uint32_t i = b; i < BL_MIN(b + 4, j->end); i++) {
             bl_err e;
             if (bl_pack_block(j->d, j->pk, i, j->mem + (size_t)i * j->pk->block_bytes, &e) != BL_OK) {
                 if (!atomic_exchange(&j->failed, true)) {
@@ -74,8 +76,27 @@ static void pack_units(void *ctx, uint32_t thread) {
                 return;
             }
         }
-        if (b >= j->pk->n_blocks || atomic_load_explicit(&j->failed, memory_order_relaxed)) {
+        if (b >= j->end || atomic_load_explicit(&j->failed, memory_order_relaxed)) {
             return;
+        }
+    }
+}
+
+/* Packs in slabs of the source, so that the caller can let go of what was read while the rest is still to
+ * come. */
+static void pack_all(bl_cpu *c, const bl_mat_desc *d, pack_job *j) {
+    uint64_t row_bytes = 0;
+    uint32_t slab = j->pk->n_blocks;
+    if (d->consumed && bl_dtype_row_bytes(d->dtype, d->k, &row_bytes, NULL) == BL_OK && row_bytes > 0) {
+        slab = (uint32_t)BL_MIN(slab, BL_MAX(SLAB_BYTES / (row_bytes * BL_PK_ROWS), 8u));
+    }
+    for (uint32_t from = 0; from < j->pk->n_blocks && !j->failed; from += slab) {
+        uint32_t row = from * BL_PK_ROWS;
+        j->end = BL_MIN(from + slab, j->pk->n_blocks);
+        j->next = from;
+        bl_pool_run(c->pool, pack_units, j);
+        if (d->consumed) {
+            d->consumed(d->consumed_user, row, BL_MIN(d->n_out, j->end * BL_PK_ROWS) - row);
         }
     }
 }
@@ -108,7 +129,7 @@ static bl_code mat_new(bl_backend *b, const bl_mat_desc *d, bl_mat **ret, bl_err
                       MADV_HUGEPAGE); /* fewer TLB misses while streaming; refusal is harmless */
     }
     pack_job j = {.d = d, .pk = &pk, .mem = m->mem};
-    bl_pool_run(c->pool, pack_units, &j);
+    pack_all(c, d, &j);
     if (j.failed) {
         mat_free(b, m);
         if (err) {
