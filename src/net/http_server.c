@@ -27,11 +27,16 @@
 #define WRITE_BYTES    16384 /* one send: what libwebsockets may have to copy when the socket takes less */
 #define IN_PAUSE_BYTES 32768 /* pipelined bytes beyond which we stop reading */
 #define IN_MAX_BYTES   (IN_PAUSE_BYTES + READ_BYTES)
-#define OUT_KEEP_BYTES 262144u      /* larger output memory is given back after the response */
-#define OUT_MAX_BYTES  (256u << 20) /* one whole response */
-#define OUT_BURST_BYTES                                                                                      \
-    (8u << 20)             /* what one step may queue beyond max_output_bytes: the last events of a stream */
-#define REFUSE_SPARE   32u /* connections beyond the maximum that still get a 503 instead of a close */
+/* Larger output memory is given back after the response. */
+#define OUT_KEEP_BYTES 262144u
+/* One whole response. */
+#define OUT_MAX_BYTES (256u << 20)
+/* What one step may queue beyond max_output_bytes: the last events of a stream. */
+#define OUT_BURST_BYTES (8u << 20)
+/* Left to itself the kernel holds up to 4 MB for each reader that does not read. */
+#define KERNEL_SEND_BYTES 262144
+/* Connections beyond the maximum that still get a 503 instead of a close. */
+#define REFUSE_SPARE   32u
 #define ACCEPT_AT_ONCE 16
 
 typedef enum { ST_HEAD, ST_BODY, ST_BUSY, ST_FLUSH, ST_LINGER } conn_state;
@@ -606,9 +611,10 @@ static void server_accept(bl_http_server *s, int fd) {
             (void)bl_os.close(conn.sockfd);
             continue;
         }
-        int one = 1;
-        (void)setsockopt(conn.sockfd, IPPROTO_TCP, TCP_NODELAY, &one,
-                         sizeof one); /* a token must not wait for an ACK */
+        int one = 1, bytes = KERNEL_SEND_BYTES;
+        /* a token must not wait for an ACK */
+        (void)setsockopt(conn.sockfd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        (void)setsockopt(conn.sockfd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
         (void)lws_adopt_descriptor_vhost(s->vhost, LWS_ADOPT_SOCKET, conn, "bl-http",
                                          NULL); /* closes on failure */
     }

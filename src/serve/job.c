@@ -97,9 +97,13 @@ void bl_job_fail(bl_job *job, const bl_openai_error *e) {
     job_finish(job, e->status);
 }
 
+/* A failure after the request was found good: ours, unless the answer outgrew a stated limit. */
 static void fail_with(bl_job *job, const bl_err *err) {
     bl_openai_error e;
     bl_openai_error_from(err, &e);
+    if (e.status < 500 && err->code != BL_ELIMIT) {
+        (void)bl_openai_refuse(&e, 500, "internal_error", NULL, "the server met an internal error");
+    }
     if (e.status >= 500) {
         bl_log(BL_LOG_ERROR, "serve", "request_failed", "id=%s error=\"%s\"", job->request_id, err->msg);
     }
@@ -160,11 +164,20 @@ void bl_job_start(bl_job *job) {
     pthread_mutex_unlock(&s->mu);
 }
 
+/* Checkpoints pad their vocabulary beyond the tokenizer's; a drawn id up there gives no text, as in the
+ * reference. */
+static bool is_known(const bl_job *job, int32_t id) {
+    size_t len = 0;
+    return bl_tokenizer_piece(bl_chat_tokenizer(job->s->model.chat), id, &len) != NULL;
+}
+
 /* Raw bytes of a token, as the answer's logprobs show them. */
 static bl_code token_bytes(const bl_job *job, int32_t id, bool first, bl_buf *bytes, size_t *ret_n,
                            bl_err *err) {
     size_t before = bytes->len;
-    BL_TRY(bl_tokenizer_token_bytes(bl_chat_tokenizer(job->s->model.chat), id, first, false, bytes, err));
+    if (is_known(job, id)) {
+        BL_TRY(bl_tokenizer_token_bytes(bl_chat_tokenizer(job->s->model.chat), id, first, false, bytes, err));
+    }
     *ret_n = bytes->len - before;
     return BL_OK;
 }
@@ -236,8 +249,11 @@ static bl_code note_token(bl_job *job, const bl_event *ev, bl_err *err) {
     bl_job_token *p = &job->pending[job->n_pending];
     memset(p, 0, sizeof *p);
     /* what the answer shows: control tokens give no text there */
-    bl_code rc = bl_tokenizer_token_bytes(bl_chat_tokenizer(job->s->model.chat), ev->id,
-                                          job->n_completion == 1, true, &bytes, err);
+    bl_code rc = BL_OK;
+    if (is_known(job, ev->id)) {
+        rc = bl_tokenizer_token_bytes(bl_chat_tokenizer(job->s->model.chat), ev->id, job->n_completion == 1,
+                                      true, &bytes, err);
+    }
     if (rc == BL_OK) {
         p->id = ev->id;
         p->logprob = ev->logprob;
@@ -349,7 +365,7 @@ static bool take_token(bl_job *job, const bl_event *ev) {
     }
     bool stopped = false;
     bl_code rc = job->req.logprobs ? note_token(job, ev, &err) : BL_OK;
-    if (rc == BL_OK) {
+    if (rc == BL_OK && is_known(job, ev->id)) {
         rc = bl_stream_push(job->stream, ev->id, &job->delta, &stopped, &err);
     }
     if (rc == BL_OK && stopped) {

@@ -99,6 +99,7 @@ static bool fake_step(bl_session *s, uint32_t n) {
     if (n < s->r.max_tokens && n + s->r.n_prompt < FAKE_CONTEXT * (loop ? 1000u : 1u)) {
         ev.kind = BL_EVENT_TOKEN;
         ev.id = loop ? 'x' : n < length ? s->prompt[n] : FAKE_EOS;
+        ev.id = ev.id == '#' ? FAKE_EOS + 1 : ev.id; /* an id of the padding */
         ev.is_stop = ev.id == FAKE_EOS;
         ev.logprob = -0.25f;
         ev.n_top = s->r.logprobs ? s->r.n_top_logprobs : 0;
@@ -246,7 +247,7 @@ void bl_engine_get_stats(bl_engine *e, bl_engine_stats *ret) {
 }
 
 const bl_model_info *bl_engine_info(const bl_engine *e) {
-    static const bl_model_info info = {.family = "fake", .n_vocab = 257, .n_context = FAKE_CONTEXT};
+    static const bl_model_info info = {.family = "fake", .n_vocab = 260, .n_context = FAKE_CONTEXT};
     (void)e;
     return &info;
 }
@@ -312,9 +313,18 @@ bl_code bl_chat_render(const bl_chat *c, const json_t *messages, const json_t *t
     return bl_chat_encode_prompt(c, json_string_value(content), json_string_length(content), ret, err);
 }
 
+/* 256 is the last id that the tokenizer knows. */
+const char *bl_tokenizer_piece(const bl_tokenizer *t, int32_t id, size_t *ret_len) {
+    (void)t, (void)ret_len;
+    return id >= 0 && id <= FAKE_EOS ? "piece" : NULL;
+}
+
 bl_code bl_tokenizer_token_bytes(const bl_tokenizer *t, int32_t id, bool first, bool skip_special,
                                  bl_buf *ret, bl_err *err) {
     (void)t, (void)first;
+    if (id > FAKE_EOS) {
+        BL_FAIL(err, BL_EINVAL, "id %d is not in the vocabulary", (int)id);
+    }
     if (id == FAKE_EOS) {
         return skip_special ? BL_OK : bl_buf_append_str(ret, "<end>", err);
     }

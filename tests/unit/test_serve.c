@@ -351,6 +351,10 @@ static void test_whole_answers(void **state) {
     v = body_json();
     assert_string_equal(content_of(v), "one two ");
     json_decref(v);
+    assert_int_equal(chat("a#b", ",\"logprobs\":true"), 200); /* an id that the tokenizer does not know */
+    v = body_json();
+    assert_string_equal(content_of(v), "ab");
+    json_decref(v);
     assert_int_equal(chat("!mute", ""), 200);
     v = body_json();
     assert_string_equal(content_of(v), "");
@@ -369,7 +373,7 @@ static void test_refused_requests(void **state) {
     start(NULL);
     (void)request("POST", "/v1/completions", "", "{\"model\":\"other\",\"prompt\":\"x\"}");
     assert_error(404, "model_not_found");
-    (void)request("POST", "/v1/completions", "", "{\"model\":\"fake\",\"prompt\":[1,257]}");
+    (void)request("POST", "/v1/completions", "", "{\"model\":\"fake\",\"prompt\":[1,260]}");
     assert_error(400, "invalid_value");
     (void)request("POST", "/v1/completions", "", "{\"model\":\"fake\",\"prompt\":\"\"}");
     assert_error(400, "invalid_value");
