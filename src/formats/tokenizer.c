@@ -244,6 +244,7 @@ bl_code bl_tokenizer_encode(const bl_tokenizer *t, const char *text, size_t n, u
     }
     w->t = t;
     w->flags = flags;
+    w->n_text = n;
     w->out = ret;
     bl_buf_init(&w->spelled, BL_TOKENIZER_MAX_OUT);
     for (size_t i = 0; i < t->n_ops; i++) {

@@ -212,6 +212,7 @@ typedef struct {
 typedef struct {
     const bl_tokenizer *t;
     unsigned flags;
+    size_t n_text; /* bytes of the whole input */
     bl_ids *out;
     bl_tokenizer_symbol *symbols;
     size_t n_symbols, cap_symbols;

@@ -185,7 +185,7 @@ static bl_code find(split *p, size_t n, size_t from, size_t *ret_start, size_t *
     const bl_tokenizer_op *op = &p->w->t->ops[p->op_index];
     if (op->regex) {
         if (!p->w->scan) {
-            BL_TRY(bl_tokenizer_scan_new(&p->w->scan, err));
+            BL_TRY(bl_tokenizer_scan_new(p->w->n_text, &p->w->scan, err));
         }
         return bl_tokenizer_regex_find(op->regex, p->w->scan, p->s, n, from, ret_start, ret_end, ret_found,
                                        err);

@@ -18,10 +18,20 @@ struct bl_tokenizer_scan { /* [one thread] */
     pcre2_match_context *match;
     pcre2_match_data *data;
     pcre2_jit_stack *stack; /* made when an expression asks for more than the default 32 KiB */
+    uint64_t budget;        /* steps left beyond each search's first */
 };
 
-/* Steps one search may take: backtracking over a run costs about one step per character and alternative. */
-enum { STEPS_BASE = 1000000, STEPS_PER_BYTE = 64, HEAP_LIMIT_KIB = 256 * 1024, JIT_STACK_MAX = 16 << 20 };
+/* A search may take FIRST_STEPS; one that needs more is run again with GROWTH times as many, which is charged
+ * to the scan. Patterns of real tokenizers take a few steps per character of a run and stay far below the
+ * budget; a pattern that backtracks without end uses it up in time linear in the text. */
+enum {
+    FIRST_STEPS = 4096,
+    GROWTH = 16,
+    BUDGET_BASE = 16 << 20,
+    BUDGET_PER_BYTE = 1024,
+    HEAP_LIMIT_KIB = 256 * 1024,
+    JIT_STACK_MAX = 16 << 20
+};
 
 static void *regex_alloc(size_t n, void *user) {
     (void)user;
@@ -317,7 +327,7 @@ void bl_tokenizer_regex_free(bl_tokenizer_regex *r) {
     bl_free(r);
 }
 
-bl_code bl_tokenizer_scan_new(bl_tokenizer_scan **ret, bl_err *err) {
+bl_code bl_tokenizer_scan_new(size_t n_text, bl_tokenizer_scan **ret, bl_err *err) {
     bl_tokenizer_scan *s = bl_alloc(sizeof *s);
     if (!s) {
         BL_FAIL(err, BL_ENOMEM, "regular expression: out of memory");
@@ -330,6 +340,7 @@ bl_code bl_tokenizer_scan_new(bl_tokenizer_scan **ret, bl_err *err) {
         BL_FAIL(err, BL_ENOMEM, "regular expression: out of memory");
     }
     pcre2_set_heap_limit(s->match, HEAP_LIMIT_KIB);
+    s->budget = BUDGET_BASE + (uint64_t)BUDGET_PER_BYTE * n_text;
     *ret = s;
     return BL_OK;
 }
@@ -345,20 +356,32 @@ void bl_tokenizer_scan_free(bl_tokenizer_scan *s) {
     bl_free(s);
 }
 
+/* One search with a limit on its steps. Without NO_UTF_CHECK every call would validate the rest of the text:
+ * quadratic. */
+static int search(const bl_tokenizer_regex *r, bl_tokenizer_scan *s, const char *text, size_t n, size_t from,
+                  uint32_t steps) {
+    pcre2_set_match_limit(s->match, steps);
+    int rc = pcre2_match(r->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, s->data, s->match);
+    if (rc != PCRE2_ERROR_JIT_STACKLIMIT || s->stack) {
+        return rc;
+    }
+    s->stack = pcre2_jit_stack_create(32 * 1024, JIT_STACK_MAX, s->memory);
+    if (!s->stack) {
+        return PCRE2_ERROR_NOMEMORY;
+    }
+    pcre2_jit_stack_assign(s->match, NULL, s->stack);
+    return pcre2_match(r->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, s->data, s->match);
+}
+
 bl_code bl_tokenizer_regex_find(const bl_tokenizer_regex *r, bl_tokenizer_scan *s, const char *text, size_t n,
                                 size_t from, size_t *ret_start, size_t *ret_end, bool *ret_found,
                                 bl_err *err) {
-    uint64_t steps = STEPS_BASE + (uint64_t)STEPS_PER_BYTE * (n - from);
-    pcre2_set_match_limit(s->match, (uint32_t)BL_MIN(steps, (uint64_t)UINT32_MAX));
-    /* Without NO_UTF_CHECK every call would validate the rest of the text again: quadratic. */
-    int rc = pcre2_match(r->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, s->data, s->match);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT && !s->stack) {
-        s->stack = pcre2_jit_stack_create(32 * 1024, JIT_STACK_MAX, s->memory);
-        if (!s->stack) {
-            BL_FAIL(err, BL_ENOMEM, "regular expression: out of memory for its stack");
-        }
-        pcre2_jit_stack_assign(s->match, NULL, s->stack);
-        rc = pcre2_match(r->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, s->data, s->match);
+    uint64_t steps = FIRST_STEPS;
+    int rc = search(r, s, text, n, from, (uint32_t)steps);
+    while (rc == PCRE2_ERROR_MATCHLIMIT && steps * GROWTH <= s->budget) {
+        steps = BL_MIN(steps * GROWTH, (uint64_t)UINT32_MAX);
+        s->budget -= steps;
+        rc = search(r, s, text, n, from, (uint32_t)steps);
     }
     if (rc == PCRE2_ERROR_NOMATCH) {
         *ret_found = false;

@@ -23,11 +23,12 @@ bl_code bl_tokenizer_regex_new(const char *pattern, size_t n, bl_tokenizer_regex
                                bl_err *err) BL_MUST_CHECK;
 void bl_tokenizer_regex_free(bl_tokenizer_regex *r);
 
-bl_code bl_tokenizer_scan_new(bl_tokenizer_scan **ret, bl_err *err) BL_MUST_CHECK;
+/* Work space and budget for the searches over one text of n_text bytes. */
+bl_code bl_tokenizer_scan_new(size_t n_text, bl_tokenizer_scan **ret, bl_err *err) BL_MUST_CHECK;
 void bl_tokenizer_scan_free(bl_tokenizer_scan *s);
 
-/* The leftmost match at or after `from` in text (valid UTF-8; `from` on a boundary). The steps of one call
- * are limited to a multiple of n: BL_ELIMIT beyond. */
+/* The leftmost match at or after `from` in text (valid UTF-8; `from` on a boundary). BL_ELIMIT when the steps
+ * of all searches of a scan exceed a multiple of its text. */
 bl_code bl_tokenizer_regex_find(const bl_tokenizer_regex *r, bl_tokenizer_scan *s, const char *text, size_t n,
                                 size_t from, size_t *ret_start, size_t *ret_end, bool *ret_found,
                                 bl_err *err) BL_MUST_CHECK;
