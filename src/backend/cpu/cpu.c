@@ -25,6 +25,12 @@ void bl_kernels_fill(bl_kernels *t, uint32_t flags) {
     if (flags & BL_CPU_AVX2) {
         bl_kernels_avx2(t);
     }
+    if (flags & BL_CPU_AVX512) {
+        bl_kernels_avx512(t);
+    }
+    if (flags & BL_CPU_AVX512_VNNI) {
+        bl_kernels_avx512vnni(t);
+    }
 #else
     (void)flags;
 #endif

@@ -192,6 +192,8 @@ void bl_kernels_avx2(bl_kernels *t);
 void bl_kernels_avx2_float(bl_kernels *t);
 void bl_kernels_avx2_quant(bl_kernels *t);
 void bl_kernels_avx2_attn(bl_kernels *t);
+void bl_kernels_avx512(bl_kernels *t);
+void bl_kernels_avx512vnni(bl_kernels *t);
 #endif
 /* Scalar, then every tier in flags from narrow to wide. */
 void bl_kernels_fill(bl_kernels *t, uint32_t flags);
