@@ -56,7 +56,9 @@ static void bench_matmul(bench_ctx *x, const char *label, bl_dtype t, uint32_t n
     }
     /* `copies` matrices in turn, so that small ones come from memory as they do in a model */
     enum { MAX_COPIES = 64 };
-    bc_matrix m = bc_matrix_new(&x->c, t, n_out, k, BC_W_RANDOM, BL_ACTIVATIONS_INT8);
+    /* random bits of floats would be denormals and huge numbers, which are slow */
+    bc_wkind kind = bl_dtype_group(t) == BL_GROUP_FLOAT ? BC_W_MAX : BC_W_RANDOM;
+    bc_matrix m = bc_matrix_new(&x->c, t, n_out, k, kind, BL_ACTIVATIONS_INT8);
     bl_mat_desc d = {.name = "w", .dtype = t, .n_out = n_out, .k = k, .rows = m.raw.p};
     bl_mat *mats[MAX_COPIES + 1];
     bl_op ops[MAX_COPIES + 1];
@@ -227,7 +229,7 @@ static void bench_rows(bench_ctx *x, const char *label, bl_op op, uint32_t width
 
 int bench(const bc_bench_options *o) {
     bench_ctx x = {.o = o, .c = {.tier = "bench", .seed = 1}};
-    bl_cpu_options a = {.n_threads = o->threads, .cpu_mask = BL_CPU_ALL, .activations = BL_ACTIVATIONS_INT8},
+    bl_cpu_options a = {.n_threads = o->threads, .cpu_mask = o->mask, .activations = BL_ACTIVATIONS_INT8},
                    s = a;
     s.cpu_mask = 0;
     bl_err err;

@@ -19,7 +19,8 @@ static const uint32_t masks[] = {0, BL_CPU_AVX2, BL_CPU_AVX2 | BL_CPU_AVX512, BL
     } while (0)
 
 static int usage(void) {
-    fprintf(stderr, "usage: blcheck [--seed N] [--selftest] [--bench [FILTER] [--threads N] [--csv]]\n");
+    fprintf(stderr, "usage: blcheck [--seed N] [--selftest] [--bench [FILTER] [--threads N] "
+                    "[--cpu-mask M] [--csv]]\n");
     return 2;
 }
 
@@ -73,12 +74,15 @@ static void check_tiers(bl_check *total, uint64_t seed) {
 int main(int argc, char **argv) {
     uint64_t seed = 1, n;
     bool want_bench = false, want_selftest = false;
-    bc_bench_options o = {0};
+    bc_bench_options o = {.mask = BL_CPU_ALL};
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc && number(argv[i + 1], &seed)) {
             i++;
         } else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc && number(argv[i + 1], &n) && n <= 256) {
             o.threads = (uint32_t)n;
+            i++;
+        } else if (strcmp(argv[i], "--cpu-mask") == 0 && i + 1 < argc &&
+                   bl_cpu_parse_mask(argv[i + 1], &o.mask, NULL) == BL_OK) {
             i++;
         } else if (strcmp(argv[i], "--selftest") == 0) {
             want_selftest = true;

@@ -117,6 +117,7 @@ typedef struct {
     const char *filter; /* substring of a line's name, NULL: all */
     uint32_t threads;   /* 0: all */
     bool csv;
+    uint32_t mask; /* CPU features allowed */
 } bc_bench_options;
 int bench(const bc_bench_options *o);
 
