@@ -3,6 +3,7 @@
  *     golden [options] DIR…      each DIR holds a checkpoint and expected.safetensors
  * (tests/fixtures/README.md) golden --generate N --tokens 1,2,3 [options] MODEL      greedy ids with the gap
  * between the two best logits
+ *     golden --hash [--generate N] --tokens 1,2,3 [options] MODEL...      one hash of all rows' logits
  *
  * Prints one line per quantity: largest absolute error, what is allowed, normalised mean squared error. Exit
  * 1 beyond tolerance, 2 when something could not be read. Allowed: 2e-4 of the reference's standard
@@ -21,6 +22,7 @@
 #include "runtime/exec.h"
 #include "runtime/kv.h"
 #include "runtime/loader.h"
+#include "runtime/logit_hash.h"
 #include "runtime/sampler.h"
 
 #define TOLERANCE    2e-4
@@ -33,6 +35,7 @@ typedef struct {
     uint32_t n_generate;
     int32_t tokens[MAX_TOKENS], follow[MAX_TOKENS];
     uint32_t n_tokens, n_follow;
+    bool hash;
 } options;
 
 typedef struct {
@@ -294,6 +297,41 @@ static bl_code generate(const char *path, const options *o, bl_err *err) {
     return rc;
 }
 
+/* One number for the logits of every row of the tokens, evaluated in chunks, and of the greedy tokens after
+ * them (NUMERICS §8.3). */
+static bl_code hash(const char *path, const options *o, bl_err *err) {
+    machine m = {0};
+    bl_engine_options eo = o->engine;
+    eo.model_path = path;
+    uint64_t h = 0;
+    bl_code rc = machine_open(&m, &eo, err);
+    const uint32_t n_vocab = rc == BL_OK ? m.l.model->cfg.n_vocab : 0;
+    const float *logits = NULL;
+    for (uint32_t at = 0; at < o->n_tokens && rc == BL_OK;) {
+        uint32_t k = BL_MIN(o->n_tokens - at, m.l.max_rows);
+        rc = start_rows(&m, o->tokens + at, k, err);
+        rc = rc == BL_OK ? bl_exec_run(m.exec, 0, m.l.model->select_op, err) : rc;
+        for (uint32_t r = 0; r < k && rc == BL_OK; r++) {
+            rc = bl_exec_head(m.exec, &r, 1, err);
+            logits = bl_exec_logits(m.exec, 0);
+            h = rc == BL_OK ? bl_logit_hash_row(h, logits, n_vocab) : h;
+        }
+        at += k;
+    }
+    for (uint32_t i = 0; i < o->n_generate && rc == BL_OK; i++) {
+        int32_t best[2];
+        float margin;
+        top_two(&m, logits, best, &margin);
+        rc = decode(&m, best[0], &logits, err);
+        h = rc == BL_OK ? bl_logit_hash_row(h, logits, n_vocab) : h;
+    }
+    if (rc == BL_OK) {
+        printf("%016llx %s\n", (unsigned long long)h, path);
+    }
+    machine_close(&m);
+    return rc;
+}
+
 /* ---- command line
  * ------------------------------------------------------------------------------------------------------------
  */
@@ -331,6 +369,7 @@ static bool parse(int argc, char **argv, options *o) {
                                           {"follow", required_argument, NULL, 'f'},
                                           {"chunk", required_argument, NULL, 'c'},
                                           {"context", required_argument, NULL, 'n'},
+                                          {"hash", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
     bl_err err;
     bool ok = true;
@@ -360,6 +399,9 @@ static bool parse(int argc, char **argv, options *o) {
             ok = parse_tokens(optarg, o->follow, &o->n_follow);
             o->n_generate = o->n_follow;
             break;
+        case 'h':
+            o->hash = true;
+            break;
         case 'k':
             ok = parse_tokens(optarg, o->tokens, &o->n_tokens);
             break;
@@ -367,7 +409,7 @@ static bool parse(int argc, char **argv, options *o) {
             ok = false;
         }
     }
-    return ok && optind < argc && (o->n_generate == 0 || o->n_tokens > 0);
+    return ok && optind < argc && ((o->n_generate == 0 && !o->hash) || o->n_tokens > 0);
 }
 
 int main(int argc, char **argv) {
@@ -377,13 +419,16 @@ int main(int argc, char **argv) {
     if (!parse(argc, argv, &o)) {
         fprintf(stderr, "usage: golden [--activations f32|int8] [--cpu-mask M] [--threads N] [--chunk N] "
                         "[--context N] DIR...\n"
-                        "       golden --generate N|--follow 7,8,9 --tokens 1,2,3 [options] MODEL\n");
+                        "       golden --generate N|--follow 7,8,9 --tokens 1,2,3 [options] MODEL\n"
+                        "       golden --hash [--generate N] --tokens 1,2,3 [options] MODEL...\n");
         return 2;
     }
     bool ok = true;
     for (int i = optind; i < argc; i++) {
         bl_err err = {0};
-        bl_code rc = o.n_generate > 0 ? generate(argv[i], &o, &err) : golden(argv[i], &o, &ok, &err);
+        bl_code rc = o.hash             ? hash(argv[i], &o, &err)
+                     : o.n_generate > 0 ? generate(argv[i], &o, &err)
+                                        : golden(argv[i], &o, &ok, &err);
         if (rc != BL_OK) {
             fprintf(stderr, "golden: %s: %s\n", argv[i], err.msg);
             return 2;
