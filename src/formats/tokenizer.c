@@ -167,6 +167,22 @@ static size_t skip_spaces_right(const char *s, size_t n, size_t at) {
 
 typedef bl_code plain_fn(bl_tokenizer_work *w, const char *s, size_t n, bool at_start, bl_err *err);
 
+/* May the control token at s[0, n) be parsed? s lies in w->text. A refused match that runs into trusted bytes
+ * must not hide a control token there: *ret_resume is where to look on. */
+static bool is_trusted(const bl_tokenizer_work *w, const char *s, size_t n, size_t *ret_resume) {
+    *ret_resume = n;
+    if (!w->marks) {
+        return true;
+    }
+    const uint8_t *marks = w->marks + (s - w->text);
+    if (!memchr(marks, 1, n)) {
+        return true;
+    }
+    const uint8_t *trusted = memchr(marks + 1, 0, n - 1);
+    *ret_resume = trusted ? (size_t)(trusted - marks) : n;
+    return false;
+}
+
 /* Cuts s at added tokens: their ids are written, the text between goes to `plain`. As in the reference, a
  * match that does not count (a control token that may not be parsed, part of a longer word) still hides
  * shorter ones inside it. */
@@ -180,9 +196,12 @@ static bl_code cut_added(bl_tokenizer_work *w, const bl_tokenizer_matcher *m, co
             continue;
         }
         size_t start = i, stop = i + p->len;
-        i = stop;
-        if (((p->flags & BL_TOKEN_SPECIAL) && !(w->flags & BL_ENCODE_SPECIAL_PARSE)) ||
-            ((p->flags & BL_TOKEN_SINGLE_WORD) && !is_single_word(s, n, start, stop))) {
+        size_t resume = p->len;
+        bool special = p->flags & BL_TOKEN_SPECIAL;
+        bool parsed = !special || ((w->flags & BL_ENCODE_SPECIAL_PARSE) &&
+                                   (m != &w->t->added_raw || is_trusted(w, s + i, p->len, &resume)));
+        i += resume;
+        if (!parsed || ((p->flags & BL_TOKEN_SINGLE_WORD) && !is_single_word(s, n, start, stop))) {
             continue;
         }
         if (p->flags & BL_TOKEN_LSTRIP) {
@@ -204,10 +223,74 @@ static bl_code cut_added(bl_tokenizer_work *w, const bl_tokenizer_matcher *m, co
     return done < n ? plain(w, s + done, n - done, at_start && done == 0, err) : BL_OK;
 }
 
-/* Text between added tokens that were written as they are. */
-static bl_code encode_plain(bl_tokenizer_work *w, const char *s, size_t n, bool at_start, bl_err *err) {
+static bl_code encode_normalized(bl_tokenizer_work *w, const char *s, size_t n, bool at_start, bl_err *err) {
     BL_TRY(bl_tokenizer_normalize(w, s, n, &s, &n, err));
     return cut_added(w, &w->t->added_normalized, s, n, at_start, bl_tokenizer_words, err);
+}
+
+/* Control tokens in the normalized form of s[0, n). */
+static bl_code count_controls(bl_tokenizer_work *w, const char *s, size_t n, size_t *ret, bl_err *err) {
+    const bl_tokenizer_matcher *m = &w->t->added_normalized;
+    BL_TRY(bl_tokenizer_normalize(w, s, n, &s, &n, err));
+    for (size_t i = 0; i < n;) {
+        const bl_tokenizer_pattern *p = bl_tokenizer_matcher_at(m, s + i, n - i);
+        *ret += p && (p->flags & BL_TOKEN_SPECIAL) ? 1 : 0;
+        i += p ? p->len : 1;
+    }
+    return BL_OK;
+}
+
+/* Length of the run of one origin at s. */
+static size_t origin_run(const bl_tokenizer_work *w, const char *s, size_t n) {
+    const uint8_t *marks = w->marks + (s - w->text);
+    const uint8_t *other = memchr(marks, marks[0] ? 0 : 1, n);
+    return other ? (size_t)(other - marks) : n;
+}
+
+static bool has_normalized_controls(const bl_tokenizer *t) {
+    for (size_t i = 0; i < t->added_normalized.n; i++) {
+        if (t->added_normalized.p[i].flags & BL_TOKEN_SPECIAL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Normalizing loses which byte came from where. So the control tokens of the whole are compared with those of
+ * the trusted runs alone: none more, then none is a user's. */
+static bool encode_mixed(bl_tokenizer_work *w, const char *s, size_t n, bool at_start, bl_code *ret_rc,
+                         bl_err *err) {
+    size_t whole = 0, own = 0;
+    *ret_rc = count_controls(w, s, n, &whole, err);
+    for (size_t i = 0; i < n && *ret_rc == BL_OK;) {
+        size_t len = origin_run(w, s + i, n - i);
+        if (!w->marks[s + i - w->text]) {
+            *ret_rc = count_controls(w, s + i, len, &own, err);
+        }
+        i += len;
+    }
+    if (*ret_rc != BL_OK || whole == own) {
+        return *ret_rc != BL_OK;
+    }
+    unsigned flags = w->flags;
+    for (size_t i = 0; i < n && *ret_rc == BL_OK;) {
+        size_t len = origin_run(w, s + i, n - i);
+        w->flags = w->marks[s + i - w->text] ? flags & ~(unsigned)BL_ENCODE_SPECIAL_PARSE : flags;
+        *ret_rc = encode_normalized(w, s + i, len, at_start && i == 0, err);
+        i += len;
+    }
+    w->flags = flags;
+    return true;
+}
+
+/* Text between added tokens that were written as they are. */
+static bl_code encode_plain(bl_tokenizer_work *w, const char *s, size_t n, bool at_start, bl_err *err) {
+    bl_code rc;
+    if (w->marks && has_normalized_controls(w->t) && memchr(w->marks + (s - w->text), 1, n) &&
+        encode_mixed(w, s, n, at_start, &rc, err)) {
+        return rc;
+    }
+    return encode_normalized(w, s, n, at_start, err);
 }
 
 static bl_code check_text(const char *s, size_t n, bl_err *err) {
@@ -235,8 +318,8 @@ static bl_code encode(bl_tokenizer_work *w, const char *s, size_t n, bl_err *err
     return w->flags & BL_ENCODE_SPECIAL_ADD ? bl_ids_append(w->out, t->after, t->n_after, err) : BL_OK;
 }
 
-bl_code bl_tokenizer_encode(const bl_tokenizer *t, const char *text, size_t n, unsigned flags, bl_ids *ret,
-                            bl_err *err) {
+static bl_code encode_text(const bl_tokenizer *t, const char *text, const uint8_t *marks, size_t n,
+                           unsigned flags, bl_ids *ret, bl_err *err) {
     BL_TRY(check_text(text, n, err));
     bl_tokenizer_work *w = bl_alloc(sizeof *w);
     if (!w) {
@@ -245,6 +328,8 @@ bl_code bl_tokenizer_encode(const bl_tokenizer *t, const char *text, size_t n, u
     w->t = t;
     w->flags = flags;
     w->n_text = n;
+    w->text = text;
+    w->marks = marks;
     w->out = ret;
     bl_buf_init(&w->spelled, BL_TOKENIZER_MAX_OUT);
     for (size_t i = 0; i < t->n_ops; i++) {
@@ -264,4 +349,14 @@ bl_code bl_tokenizer_encode(const bl_tokenizer *t, const char *text, size_t n, u
     bl_free(w->heap);
     bl_free(w);
     return rc;
+}
+
+bl_code bl_tokenizer_encode(const bl_tokenizer *t, const char *text, size_t n, unsigned flags, bl_ids *ret,
+                            bl_err *err) {
+    return encode_text(t, text, NULL, n, flags, ret, err);
+}
+
+bl_code bl_tokenizer_encode_marked(const bl_tokenizer *t, const char *text, const uint8_t *marks, size_t n,
+                                   unsigned flags, bl_ids *ret, bl_err *err) {
+    return encode_text(t, text, marks, n, flags | BL_ENCODE_SPECIAL_PARSE, ret, err);
 }

@@ -33,6 +33,14 @@ enum {
 bl_code bl_tokenizer_encode(const bl_tokenizer *t, const char *text, size_t n, unsigned flags, bl_ids *ret,
                             bl_err *err) BL_MUST_CHECK;
 
+/* The same for a text of two origins: marks[i] is 0 where byte i is trusted (a template's own) and 1 where it
+ * is a user's. Control tokens become their ids only where every byte of them is trusted; a text whose
+ * untrusted bytes spell none gets exactly the ids of BL_ENCODE_SPECIAL_PARSE. flags: BL_ENCODE_SPECIAL_ADD or
+ * 0. Control tokens that the file matches in normalized text are trusted only when no user's byte can be part
+ * of one: else the text around is encoded origin by origin. */
+bl_code bl_tokenizer_encode_marked(const bl_tokenizer *t, const char *text, const uint8_t *marks, size_t n,
+                                   unsigned flags, bl_ids *ret, bl_err *err) BL_MUST_CHECK;
+
 /* Appends the decoded text of all ids (lossy where bytes are no UTF-8: U+FFFD as the reference). skip_special
  * drops control tokens. Unknown ids: BL_EINVAL. */
 bl_code bl_tokenizer_decode(const bl_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,

@@ -213,6 +213,8 @@ typedef struct {
     const bl_tokenizer *t;
     unsigned flags;
     size_t n_text; /* bytes of the whole input */
+    const char *text;     /* the whole input */
+    const uint8_t *marks; /* origin of its bytes, NULL: all may be parsed */
     bl_ids *out;
     bl_tokenizer_symbol *symbols;
     size_t n_symbols, cap_symbols;
