@@ -16,8 +16,9 @@
 typedef struct bl_chat bl_chat;
 
 /* Reads tokenizer and template from the checkpoint: GGUF metadata; or tokenizer.json, chat_template.jinja /
- * tokenizer_config.json, generation_config.json, config.json. c may be freed afterwards. A folder without a
- * tokenizer opens (ids only): bl_chat_tokenizer is NULL then. */
+ * tokenizer_config.json (the file wins), generation_config.json, config.json. c may be freed afterwards. A
+ * folder without a tokenizer opens (ids only): bl_chat_tokenizer is NULL then. A template with a construct
+ * that we do not have fails here, naming it and its line. */
 bl_code bl_chat_open(const bl_checkpoint *c, bl_chat **ret, bl_err *err) BL_MUST_CHECK;
 void bl_chat_free(bl_chat *c);
 
@@ -26,16 +27,19 @@ const bl_tokenizer *bl_chat_tokenizer(const bl_chat *c);
 typedef enum {
     BL_TEMPLATE_NONE,   /* neither the checkpoint nor its family names one */
     BL_TEMPLATE_FILE,   /* the checkpoint's own */
-    BL_TEMPLATE_BUILTIN /* the family's published format, because the checkpoint ships none and its vocabulary
-                           has the turn markers */
+    BL_TEMPLATE_BUILTIN /* the family's published format, because the checkpoint ships none and its
+                           vocabulary has the turn markers */
 } bl_template_source;
 bl_template_source bl_chat_template_source(const bl_chat *c);
 
-/* Ids that end an answer: union of every source (spec §12). Borrowed. */
+/* Ids that end an answer: union of every source (spec §12): eos of config.json (and its text_config), of
+ * generation_config.json, of the tokenizer; eos, eot and eom of GGUF; and control tokens that end a turn in
+ * the template's text (<end_of_turn>, <turn|>, <|im_end|>, <|eot_id|>). Borrowed. */
 const int32_t *bl_chat_stop_ids(const bl_chat *c, size_t *ret_n);
 
-/* Sampling defaults of generation_config.json; fields absent there hold the neutral values temperature 1,
- * top_p 1, top_k 0, min_p 0 and has_* false. */
+/* Sampling defaults of generation_config.json, or of GGUF's general.sampling.*; with the built-in template
+ * those its family publishes. Fields absent there hold the neutral values temperature 1, top_p 1, top_k 0,
+ * min_p 0 and has_* false. */
 typedef struct {
     float temperature, top_p, min_p;
     uint32_t top_k;
@@ -43,18 +47,27 @@ typedef struct {
 } bl_chat_defaults;
 bl_chat_defaults bl_chat_sampling_defaults(const bl_chat *c);
 
-/* Renders a conversation to ids. messages: array of {role, content: string or list of {type: "text", text}},
- * further keys passed to the template. tools: array or NULL. extra: object of further template variables or
- * NULL. The BOS is never doubled. User-written text never yields control tokens (safe mode of spec §10.1)
- * unless parity is true, which encodes the rendered text as Hugging Face does. BL_EINVAL for what the
- * template or these rules refuse (the message is fit for a client). */
+/* Renders a conversation to ids. messages: array of {role, content: string, null, or list of {type: "text",
+ * text}}, further keys passed to the template. tools: array or NULL (a template named "tool_use" is taken
+ * then, when there is one). extra: object of further template variables or NULL; it cannot replace messages,
+ * tools or add_generation_prompt.
+ *
+ * Lists of text parts reach a template that reads them as they are, another one as one string, the parts
+ * joined with newlines (as vLLM and llama.cpp do); a template that reads nothing but parts gets strings as
+ * one part. Which it is was tried once, at open. Parts that are not text are refused.
+ *
+ * User-written text never yields control tokens (safe mode of spec §10.1): only the template's own bytes and
+ * the checkpoint's bos_token and its like are parsed. Conversations that spell no control token get the ids
+ * of parity mode, which encodes the rendered text as Hugging Face does; but where the tokenizer adds a BOS
+ * and the template wrote none, only safe mode adds it. The BOS is never doubled in safe mode. BL_EINVAL for
+ * what the template or these rules refuse (the message is fit for a client). */
 bl_code bl_chat_render(const bl_chat *c, const json_t *messages, const json_t *tools, const json_t *extra,
                        bool add_generation_prompt, bool parity, bl_ids *ret, bl_err *err) BL_MUST_CHECK;
 /* The rendered text itself (for display and tests). */
 bl_code bl_chat_render_text(const bl_chat *c, const json_t *messages, const json_t *tools,
                             const json_t *extra, bool add_generation_prompt, bl_buf *ret,
                             bl_err *err) BL_MUST_CHECK;
-/* A plain prompt: BOS as the checkpoint says, control tokens in the text parsed. */
+/* A plain prompt: BOS as the checkpoint says (once), control tokens in the text parsed. */
 bl_code bl_chat_encode_prompt(const bl_chat *c, const char *text, size_t n, bl_ids *ret,
                               bl_err *err) BL_MUST_CHECK;
 

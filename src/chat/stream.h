@@ -1,6 +1,9 @@
 /* The way out: token ids one by one -> text that may be shown. Holds back incomplete UTF-8 and any tail that
  * could still grow into a stop string; the text given out is the same however the tokens arrive. One owner at
  * a time.
+ *
+ * Of several stop strings the one that is complete first wins; of those that end together the longest. So the
+ * cut is a function of the text, not of how it came.
  */
 #ifndef BL_CHAT_STREAM_H
 #define BL_CHAT_STREAM_H
@@ -16,14 +19,15 @@
 
 typedef struct bl_stream bl_stream;
 
-/* stops: n strings (copied), each 1..BL_STOP_MAX_BYTES bytes; n <= BL_STOP_MAX_STRINGS. tokenizer is
- * borrowed. */
+/* stops: n UTF-8 strings (copied), each 1..BL_STOP_MAX_BYTES bytes; n <= BL_STOP_MAX_STRINGS. tokenizer is
+ * borrowed.
+ */
 bl_code bl_stream_new(const bl_tokenizer *t, const char *const *stops, size_t n_stops, bool skip_special,
                       bl_stream **ret, bl_err *err) BL_MUST_CHECK;
 void bl_stream_free(bl_stream *s);
 
 /* Appends what became certain to *ret. *ret_stopped true when a stop string was met: the text ends before it
- * and further pushes give nothing. */
+ * and further pushes give nothing. Invalid UTF-8 becomes U+FFFD once it is certain. */
 bl_code bl_stream_push(bl_stream *s, int32_t id, bl_buf *ret, bool *ret_stopped, bl_err *err) BL_MUST_CHECK;
 /* The end: appends what was held back (incomplete UTF-8 becomes U+FFFD). */
 bl_code bl_stream_finish(bl_stream *s, bl_buf *ret, bl_err *err) BL_MUST_CHECK;
