@@ -301,14 +301,14 @@ static void process_body(bl_http_exchange *c) {
             return;
         }
         if (rc != BL_OK) {
-            conn_reject(c, rc == BL_EFORMAT ? 400 : 500, err.msg);
+            conn_reject(c, rc == BL_EFORMAT ? 400 : 503, err.msg);
             return;
         }
     } else {
         uint64_t left = c->head.content_length - c->body.len;
         used = left < c->in.len ? (size_t)left : c->in.len;
         if (used > 0 && bl_buf_append(&c->body, c->in.data, used, &err) != BL_OK) {
-            conn_reject(c, 500, err.msg);
+            conn_reject(c, 503, err.msg);
             return;
         }
         done = c->body.len == c->head.content_length;
@@ -385,7 +385,7 @@ static bool process_head(bl_http_exchange *c) {
         return false;
     }
     bl_err err;
-    int status = 500;
+    int status = 503; /* no memory, unless the parser says otherwise */
     bl_buf_reset(&c->head_buf);
     bl_code rc = bl_buf_append(&c->head_buf, c->in.data, (size_t)len, &err);
     if (rc == BL_OK) {

@@ -1,4 +1,5 @@
-/* A request's bytes: the head and a chunked body give the same result for every way of cutting them. The first byte chooses the cut. */
+/* A request's bytes: the head and a chunked body give the same result for every way of cutting them. The
+ * first byte chooses the cut. */
 #include <stdint.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Bodies of the OpenAI routes. The first byte chooses the route. Whatever comes: a request within its limits, or an error object that
- * is JSON with a 4xx status. */
+/* Bodies of the OpenAI routes. The first byte chooses the route. Whatever comes: a request within its limits,
+ * or an error object that is JSON with a 4xx status. */
 #include <stdint.h>
 #include <string.h>
 
