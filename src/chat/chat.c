@@ -106,10 +106,7 @@ static bl_code open_into(bl_chat *c, const bl_checkpoint *ckpt, bl_chat_sources 
     bl_chat_add_stop(c, bl_tokenizer_eos(c->tokenizer));
     BL_TRY(add_token_vars(c, err));
     BL_TRY(compile_templates(c, s, err));
-    if (c->main) {
-        bl_chat_probe_content(c);
-    }
-    return BL_OK;
+    return c->main ? bl_chat_probe_content(c, err) : BL_OK;
 }
 
 bl_code bl_chat_open(const bl_checkpoint *ckpt, bl_chat **ret, bl_err *err) {

@@ -31,7 +31,7 @@ bl_code bl_chat_read_hf(bl_chat *c, const bl_checkpoint *ckpt, bl_chat_sources *
 /* Ids outside the vocabulary and repeated ones are dropped. */
 void bl_chat_add_stop(bl_chat *c, int64_t id);
 /* Sets reads_parts and only_parts by rendering a probe. */
-void bl_chat_probe_content(bl_chat *c);
+bl_code bl_chat_probe_content(bl_chat *c, bl_err *err) BL_MUST_CHECK;
 
 /* The published Gemma 3 turn format, in our words. */
 extern const char bl_chat_template_gemma3[];

@@ -6,6 +6,7 @@
 
 /* A rendered prompt, and the ids of one: more than any context. */
 #define MAX_TEXT_BYTES ((size_t)64 << 20)
+#define PROBE_WORD     "zqxprobe"
 
 /* ---- contents ---- */
 
@@ -210,28 +211,37 @@ bl_code bl_chat_encode_prompt(const bl_chat *c, const char *text, size_t n, bl_i
 
 /* ---- what the template understands ---- */
 
-static bool probe(const bl_chat *c, json_t *content, bl_buf *out) {
-    bool ok = false;
+/* Renders one user turn; *ret_shown: it succeeded and shows the probe word. Only lack of memory is an error.
+ */
+static bl_code probe(const bl_chat *c, json_t *content, bl_buf *out, bool *ret_shown, bl_err *err) {
     json_t *messages = content ? json_pack("[{s:s, s:o}]", "role", "user", "content", content) : NULL;
+    bl_err local = {0};
     bl_buf_reset(out);
-    if (messages) {
-        ok = bl_chat_render_text(c, messages, NULL, NULL, true, out, NULL) == BL_OK;
+    if (!messages) {
+        BL_FAIL(err, BL_ENOMEM, "chat: out of memory");
     }
+    bl_code rc = bl_chat_render_text(c, messages, NULL, NULL, true, out, &local);
     json_decref(messages);
-    return ok;
+    if (rc == BL_ENOMEM) {
+        BL_FAIL(err, BL_ENOMEM, "%s", local.msg);
+    }
+    *ret_shown = rc == BL_OK && strstr(bl_buf_str(out), PROBE_WORD);
+    return BL_OK;
 }
 
 /* A user turn with a list must show its text and not the list's own notation; with a string, the text. */
-void bl_chat_probe_content(bl_chat *c) {
-    static const char word[] = "zqxprobe";
+bl_code bl_chat_probe_content(bl_chat *c, bl_err *err) {
     bl_buf out;
+    bool parts = false, strings = false;
     bl_buf_init(&out, MAX_TEXT_BYTES);
     c->reads_parts = true; /* let the list through */
-    bool parts = probe(c, json_pack("[{s:s, s:s}]", "type", "text", "text", word), &out) &&
-                 strstr(bl_buf_str(&out), word) && !strstr(bl_buf_str(&out), "'type'") &&
-                 !strstr(bl_buf_str(&out), "\"type\"");
-    bool strings = probe(c, json_string(word), &out) && strstr(bl_buf_str(&out), word);
+    bl_code rc = probe(c, json_pack("[{s:s, s:s}]", "type", "text", "text", PROBE_WORD), &out, &parts, err);
+    parts = parts && !strstr(bl_buf_str(&out), "'type'") && !strstr(bl_buf_str(&out), "\"type\"");
+    if (rc == BL_OK) {
+        rc = probe(c, json_string(PROBE_WORD), &out, &strings, err);
+    }
     c->reads_parts = parts;
     c->only_parts = parts && !strings;
     bl_buf_done(&out);
+    return rc;
 }

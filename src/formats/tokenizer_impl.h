@@ -212,7 +212,7 @@ typedef struct {
 typedef struct {
     const bl_tokenizer *t;
     unsigned flags;
-    size_t n_text; /* bytes of the whole input */
+    size_t n_text;        /* bytes of the whole input */
     const char *text;     /* the whole input */
     const uint8_t *marks; /* origin of its bytes, NULL: all may be parsed */
     bl_ids *out;

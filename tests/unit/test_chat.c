@@ -334,6 +334,35 @@ static void gemma3_has_a_built_in_format(void **state) {
     bl_chat_free(c);
 }
 
+/* The built-in text is the one whose renderings are compared with jinja2's in tests/fixtures/jinja. */
+static void built_in_format_is_the_compared_one(void **state) {
+    (void)state;
+    bl_chat *c = open_gemma();
+    json_t *doc = json_load_file(FIXTURES "/jinja/chat_gemma3.json", 0, NULL);
+    const json_t *cases = json_object_get(doc, "cases");
+    size_t n_same = 0;
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const json_t *v = json_array_get(cases, i), *ctx = json_object_get(v, "context");
+        const char *want = json_string_value(json_object_get(v, "expected"));
+        bl_buf text;
+        bl_err err = {0};
+        bl_buf_init(&text, 1 << 20);
+        bl_code rc =
+            bl_chat_render_text(c, json_object_get(ctx, "messages"), json_object_get(ctx, "tools"), NULL,
+                                json_is_true(json_object_get(ctx, "add_generation_prompt")), &text, &err);
+        bool image = strstr(err.msg, "parts of type 'image'") != NULL;
+        if (!image) {
+            assert_int_equal(rc == BL_OK, want != NULL);
+            assert_string_equal(bl_buf_str(&text), want ? want : "");
+            n_same++;
+        }
+        bl_buf_done(&text);
+    }
+    assert_true(n_same > 70);
+    json_decref(doc);
+    bl_chat_free(c);
+}
+
 /* ---- contents ---- */
 
 static void content_parts(void **state) {
@@ -545,6 +574,7 @@ int main(void) {
         cmocka_unit_test(refuses_bad_files),
         cmocka_unit_test(sampling_of_greedy_files),
         cmocka_unit_test(gemma3_has_a_built_in_format),
+        cmocka_unit_test(built_in_format_is_the_compared_one),
         cmocka_unit_test(content_parts),
         cmocka_unit_test(users_write_no_control_tokens),
         cmocka_unit_test(marks_change_control_tokens_only),
