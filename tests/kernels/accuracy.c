@@ -10,9 +10,7 @@
 #include "base/base.h"
 #include "blcheck.h"
 
-/* ---- functions
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- functions ------------------------------------------------------------------------------ */
 
 /* |got - want| in units of the last place of f32 at want. */
 static double ulps(float got, long double want) {
@@ -87,9 +85,54 @@ void check_accuracy(bl_check *c) {
     }
 }
 
-/* ---- threads
- * ---------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- matrix products against double ---- */
+
+/* Normalised mean squared error of the scalar product of one type, normal data, against the exact sum over
+ * the dequantised weights. */
+static double matmul_nmse(bl_check *c, bl_dtype t) {
+    enum { N_OUT = 48, K = 1024 };
+    bc_matrix m = bc_matrix_new(c, t, N_OUT, K, BC_W_ALTERNATE, BL_ACTIVATIONS_INT8);
+    bc_buf x = bc_new(c, K * 4, 4), y = bc_new(c, N_OUT * 4, 4), w = bc_new(c, K * 4, 4);
+    bl_group g = bl_dtype_group(t);
+    bc_quant q = bc_quant_new(c, 1, K, g == BL_GROUP_256 ? g : BL_GROUP_32);
+    float *xf = (float *)(void *)x.p, *wf = (float *)(void *)w.p;
+    for (uint32_t i = 0; i < K; i++) {
+        xf[i] = bc_float(c, BC_NORMAL);
+    }
+    (g == BL_GROUP_256 ? c->ref->quant256 : c->ref->quant32)(&q.xq, 0, xf, K);
+    bl_mm_args a = {.w = &m.pk, .xq = &q.xq, .x = xf, .ldx = K, .y = (float *)(void *)y.p, .ldy = N_OUT};
+    c->ref->matmul[t](&a, 0, m.pk.n_blocks, 0, 1);
+    double se = 0.0, ss = 0.0;
+    for (uint32_t o = 0; o < N_OUT; o++) {
+        double want = 0.0;
+        bl_dequant_row(t, m.raw.p + o * m.row_bytes, wf, K);
+        for (uint32_t i = 0; i < K; i++) {
+            want += (double)wf[i] * xf[i];
+        }
+        se += (a.y[o] - want) * (a.y[o] - want);
+        ss += want * want;
+    }
+    bc_matrix_free(&m);
+    bc_quant_free(&q);
+    bc_free(&x);
+    bc_free(&y);
+    bc_free(&w);
+    return se / ss;
+}
+
+void check_nmse(bl_check *c) {
+    for (int t = 0; t < BL_DTYPE_I8; t++) {
+        double e = matmul_nmse(c, (bl_dtype)t);
+        double limit = bl_dtype_group((bl_dtype)t) == BL_GROUP_FLOAT ? 1e-11 : 3e-4;
+        bc_expect(c, e <= limit, "matmul %s: normalised squared error %.2g, allowed %.2g",
+                  bl_dtype_get((bl_dtype)t)->name, e, limit);
+        if (!c->quiet) {
+            printf("  matmul %-5s error %.2g (normalised, squared)\n", bl_dtype_get((bl_dtype)t)->name, e);
+        }
+    }
+}
+
+/* ---- threads -------------------------------------------------------------------------------- */
 
 enum { WIDTH = 512, HIDDEN = 272, HEADS = 4, DIM = 64, N_SLOTS = 8 };
 
@@ -270,9 +313,7 @@ void check_threads(bl_check *c, uint32_t mask, const char *tier) {
     free(got);
 }
 
-/* ---- planted faults
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- planted faults ------------------------------------------------------------------------- */
 
 static bl_kernels sound; /* what the faulty kernels below spoil; set by selftest() before use */
 

@@ -53,6 +53,7 @@ static void check_tiers(bl_check *total, uint64_t seed) {
         if (i == 0) {
             check_embed(&c);
             check_accuracy(&c);
+            check_nmse(&c);
         }
         IF_NEW(quant32, "quant32", check_quant(&c));
         IF_NEW(quant256, "quant256", check_quant(&c));

@@ -22,9 +22,7 @@ typedef struct {
     uint64_t n_passed, n_failed;
 } bl_check;
 
-/* ---- inputs
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- inputs --------------------------------------------------------------------------------- */
 
 uint64_t bc_next(bl_check *c);
 uint32_t bc_below(bl_check *c, uint32_t n); /* [0, n) */
@@ -84,9 +82,7 @@ void bc_quant_free(bc_quant *q);
 /* Every plane of a equals that of b, canaries included. */
 bool bc_quant_equal(const bc_quant *a, const bc_quant *b, uint32_t rows, uint32_t k, bl_group g);
 
-/* ---- verdicts
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- verdicts ------------------------------------------------------------------------------- */
 
 /* Counts; prints the message when ok is false. Returns ok. */
 bool bc_expect(bl_check *c, bool ok, const char *fmt, ...) BL_PRINTF(3, 4);
@@ -94,8 +90,7 @@ bool bc_expect(bl_check *c, bool ok, const char *fmt, ...) BL_PRINTF(3, 4);
 bool bc_same(bl_check *c, const float *ref, const float *cand, size_t n, const char *fmt, ...)
     BL_PRINTF(5, 6);
 
-/* ---- checks: each compares c->cand with c->ref
- * ------------------------------------------------------------------------------------ */
+/* ---- checks: each compares c->cand with c->ref ---------------------------------------------- */
 
 void check_matmul(bl_check *c, bl_dtype t);
 void check_quant(bl_check *c);
@@ -108,6 +103,7 @@ void check_attention(bl_check *c);
 /* Not against another table: the definitions against wider arithmetic, and whole ops under every thread
  * count. */
 void check_accuracy(bl_check *c);
+void check_nmse(bl_check *c);
 void check_threads(bl_check *c, uint32_t mask, const char *tier);
 
 /* Plants faults in a copy of the scalar table; every one must be caught. */

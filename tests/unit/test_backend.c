@@ -222,8 +222,7 @@ static void test_bad_scale(void **state) {
     b->ops->close(b);
 }
 
-/* ---- attention: two sequences, GQA, a window, against double; and the same bits row by row
- * ------------------------------------ */
+/* ---- attention: two sequences, GQA, a window, against double; and the same bits row by row ---- */
 
 enum { D = 48, NH = 6, NKV = 2, ROWS0 = 150, ROWS1 = 3, ROWS = ROWS0 + ROWS1, TILES = 3 };
 
@@ -412,6 +411,49 @@ static void test_missing_tile(void **state) {
     b->ops->close(b);
 }
 
+/* A step that prepare() did not foresee is refused, not run over the end of the scratch. */
+static void test_unprepared(void **state) {
+    (void)state;
+    bl_backend *b = open_cpu(1, BL_ACTIVATIONS_INT8);
+    uint64_t rb, scratch;
+    uint8_t *raw = random_rows(BL_DTYPE_Q8_0, 16, 96, &rb);
+    bl_mat_desc d = {.name = "w", .dtype = BL_DTYPE_Q8_0, .n_out = 16, .k = 96, .rows = raw};
+    bl_mat *m;
+    bl_err err;
+    assert_int_equal(b->ops->mat_new(b, &d, &m, &err), BL_OK);
+    float *slots[2] = {slot(2, 96), slot(2, 96)};
+    uint32_t widths[2] = {96, 16}, seq[2] = {0, 0};
+    int32_t pos[2] = {0, 1};
+    bl_op mm = {.kind = BL_OP_MATMUL, .label = "mm", .in0 = 0, .out = {1}, .n_w = 1, .w = {m}};
+    bl_op norm = {.kind = BL_OP_RMSNORM, .label = "norm", .in0 = 0, .out = {0}, .dim = 48, .eps = 1e-6f};
+    bl_step s = {.n_rows = 1,
+                 .tokens = pos,
+                 .pos = pos,
+                 .seq = seq,
+                 .n_seqs = 1,
+                 .n_slots = 2,
+                 .slots = slots,
+                 .widths = widths};
+    assert_int_equal(b->ops->run(b, &norm, 1, &s, &err), BL_EINVAL); /* nothing prepared */
+    assert_int_equal(b->ops->prepare(b, &norm, 1, 1, &scratch, &err), BL_OK);
+    assert_int_equal(b->ops->run(b, &norm, 1, &s, &err), BL_OK);
+    assert_int_equal(b->ops->run(b, &mm, 1, &s, &err), BL_EINVAL); /* a list without products */
+    assert_int_equal(b->ops->prepare(b, &mm, 1, 1, &scratch, &err), BL_OK);
+    assert_int_equal(b->ops->run(b, &mm, 1, &s, &err), BL_OK);
+    s.n_rows = 2;
+    assert_int_equal(b->ops->run(b, &mm, 1, &s, &err), BL_EINVAL); /* more rows */
+    s.n_rows = 1;
+    widths[0] = 64;
+    assert_int_equal(b->ops->run(b, &mm, 1, &s, &err), BL_EINVAL); /* other widths */
+    norm.dim = 40;
+    assert_int_equal(b->ops->run(b, &norm, 1, &s, &err), BL_EINVAL);
+    b->ops->mat_free(b, m);
+    bl_free_aligned(slots[0]);
+    bl_free_aligned(slots[1]);
+    bl_free(raw);
+    b->ops->close(b);
+}
+
 static void test_rope_table(void **state) {
     (void)state;
     bl_backend *b = open_cpu(2, BL_ACTIVATIONS_INT8);
@@ -472,8 +514,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matmul),       cmocka_unit_test(test_embed),
         cmocka_unit_test(test_bad_scale),    cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_missing_tile), cmocka_unit_test(test_rope_table),
-        cmocka_unit_test(test_mask),
+        cmocka_unit_test(test_missing_tile), cmocka_unit_test(test_unprepared),
+        cmocka_unit_test(test_rope_table),   cmocka_unit_test(test_mask),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

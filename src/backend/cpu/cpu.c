@@ -36,9 +36,7 @@ void bl_kernels_fill(bl_kernels *t, uint32_t flags) {
 #endif
 }
 
-/* ---- matrices
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- matrices ------------------------------------------------------------------------------- */
 
 static bl_code mat_bytes(const bl_backend *b, const bl_mat_desc *d, uint64_t *ret, bl_err *err) {
     bl_packed pk;
@@ -153,9 +151,7 @@ static uint64_t mat_read_bytes(const bl_mat *m) {
     return (uint64_t)m->pk.block_bytes * m->pk.n_blocks;
 }
 
-/* ---- scratch
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- scratch -------------------------------------------------------------------------------- */
 
 /* Widest k of the list's quantised products by group, and its widest head. */
 static void measure(const bl_op *ops, size_t n_ops, uint32_t *k32, uint32_t *k256, uint32_t *head_dim) {
@@ -223,13 +219,14 @@ static bl_code prepare(bl_backend *b, const bl_op *ops, size_t n_ops, uint32_t m
     v.used = 0;
     lay_out(c, &v, max_rows, k32, k256, head_dim);
     c->max_rows = max_rows;
+    c->max_k32 = k32;
+    c->max_k256 = k256;
+    c->max_head_dim = head_dim;
     *ret_scratch_bytes = v.used + 64;
     return BL_OK;
 }
 
-/* ---- the rest
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- the rest ------------------------------------------------------------------------------- */
 
 static bool supports(const bl_backend *b, bl_op_kind kind, bl_dtype w) {
     (void)b;

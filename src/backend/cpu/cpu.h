@@ -29,7 +29,7 @@ typedef struct {
     bl_pool *pool;
 
     /* Scratch for steps of up to max_rows rows, made by prepare(). */
-    uint32_t max_rows;
+    uint32_t max_rows, max_k32, max_k256, max_head_dim;
     void *scratch;
     bl_xq x32, x256; /* planes sized for max_rows and the widest k */
     float *attn;     /* attn_floats per thread */

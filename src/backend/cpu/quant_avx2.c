@@ -7,9 +7,8 @@
  * format's offset off (the accumulator starts at -offset * the pair sums of x) makes the weights signed, and
  * then: 4 bits, 8 steps: 8 * 2 * 8 * 127 = 16256 (without offset 15 * 2 * 8 * 127 = 30480); 5 bits with
  * offset 16, 8 steps: 16 * 2 * 8 * 127 = 32512; 5 bits without, 4 steps: 31 * 2 * 4 * 127 = 31496; 6 bits
- * with offset 32, 4 steps: 32512. All are <= 32767. Q8_0 is cut into nibbles, w = 16 h + l with h in [-8, 7],
- * which are two 4-bit products: that needs as many multiplications as any other exact way (vpsignb with
- * vpmaddubsw and vpmaddwd, or 16-bit vpmaddwd) and no widening inside.
+ * with offset 32, 4 steps: 32512. All are <= 32767. Q8_0 is |w| times x with w's sign (|-128| is 128 as an
+ * unsigned byte, x is never -128), 128 * 127 * 2 = 32512 a pair, so it is widened at once.
  *
  * Few rows of x (decode): straight from the packed bytes, which are streamed once. Many rows: a strip of 512
  * k of one block is unpacked into a tile that stays in L1 while all rows pass.
@@ -32,8 +31,8 @@
 #define AHEAD 1024
 
 typedef struct {
-    _Alignas(64) uint8_t w[STEPS][64];  /* weight bits; Q8_0: low nibbles */
-    _Alignas(64) uint8_t hi[STEPS][64]; /* Q8_0: high nibbles + 8 */
+    _Alignas(64) uint8_t w[STEPS][64];   /* weight bits; Q8_0: |w| */
+    _Alignas(64) uint8_t raw[STEPS][64]; /* Q8_0: w */
     _Alignas(64) float d[16][16], m[16][16];
     _Alignas(
         64) int16_t sc[32][32]; /* sub-scales (sc, sc) per row, as vpmaddwd takes them; per 32 (Q4_K) or 16 */
@@ -73,10 +72,7 @@ INLINE bool is_5bit(bl_dtype t) {
 /* log2 of the offset that the accumulators start with, 0: none. Q5_1 gets it to stay in range and gives it
  * back in 32 bits. */
 INLINE int offset_shift(bl_dtype t) {
-    return t == BL_DTYPE_Q4_0 || t == BL_DTYPE_Q8_0   ? 3
-           : t == BL_DTYPE_Q5_0 || t == BL_DTYPE_Q5_1 ? 4
-           : t == BL_DTYPE_Q6_K                       ? 5
-                                                      : 0;
+    return t == BL_DTYPE_Q4_0 ? 3 : t == BL_DTYPE_Q5_0 || t == BL_DTYPE_Q5_1 ? 4 : t == BL_DTYPE_Q6_K ? 5 : 0;
 }
 /* Steps whose products one 16-bit accumulator of a K quant holds: a sub-block of 32, or half of it. */
 INLINE unsigned sub_steps(bl_dtype t) {
@@ -89,8 +85,7 @@ INLINE __m256i start(int shift, const uint32_t *ps) {
                  : _mm256_setzero_si256();
 }
 
-/* Weight bits of steps v and v + 4, half h of the lanes. For Q8_0 this is the low and high nibble planes of
- * step s instead. */
+/* Weight bits of steps v and v + 4, half h of the lanes. */
 INLINE void nibbles(__m256i b, __m256i *lo, __m256i *hi) {
     const __m256i mask = _mm256_set1_epi8(15);
     *lo = _mm256_and_si256(b, mask);
@@ -113,11 +108,6 @@ INLINE void unpack2(bl_dtype t, const uint8_t *c, unsigned v, unsigned h, __m256
         *hi = _mm256_or_si256(*hi, _mm256_and_si256(q, bits));
     }
 }
-/* Low nibbles, and high nibbles as signed + 8. */
-INLINE void unpack_q8(const uint8_t *c, unsigned s, unsigned h, __m256i *lo, __m256i *hi) {
-    nibbles(_mm256_xor_si256(load(c + 64 * s + 32 * h), _mm256_set1_epi8((char)0x80)), lo, hi);
-}
-
 INLINE void store_y(const bl_mm_args *a, uint32_t b, size_t row, uint32_t k0, unsigned h, __m256 p) {
     float *y = a->y + row * a->ldy + (size_t)b * BL_PK_ROWS + 8 * h;
     _mm256_storeu_ps(y, k0 ? _mm256_add_ps(_mm256_loadu_ps(y), p) : p);
@@ -131,8 +121,7 @@ static void add_bias(const bl_mm_args *a, uint32_t block0, uint32_t block1, uint
     }
 }
 
-/* ---- few rows: straight from the packed bytes
- * ---------------------------------------------------------------------------------- */
+/* ---- few rows: straight from the packed bytes ----------------------------------------------- */
 
 INLINE void ask_ahead(bl_dtype t, const uint8_t *chunk) {
     UNROLL for (unsigned i = 0; i < bl_pk_chunk_bytes(t); i += 64) {
@@ -279,8 +268,7 @@ INLINE void vec_group256(bl_dtype t, const bl_mm_args *a, uint32_t b, size_t row
     }
 }
 
-/* ---- many rows: a strip of a block in a tile
- * --------------------------------------------------------------------------------------- */
+/* ---- many rows: a strip of a block in a tile ------------------------------------------------ */
 
 INLINE void expand(bl_dtype t, const bl_packed *w, const uint8_t *blk, uint32_t k0, uint32_t kn, tile *o) {
     const uint8_t *c = blk + w->data_off + bl_pk_chunk_bytes(t) * (k0 / 32);
@@ -288,9 +276,10 @@ INLINE void expand(bl_dtype t, const bl_packed *w, const uint8_t *blk, uint32_t 
         __m256i lo, hi;
         UNROLL for (unsigned i = 0; i < 16; i++) {
             if (t == BL_DTYPE_Q8_0) {
-                unpack_q8(c, i / 2, i % 2, &lo, &hi);
-                _mm256_store_si256((__m256i *)(void *)(o->w[8 * g + i / 2] + 32 * (i % 2)), lo);
-                _mm256_store_si256((__m256i *)(void *)(o->hi[8 * g + i / 2] + 32 * (i % 2)), hi);
+                lo = load(c + 32 * i);
+                _mm256_store_si256((__m256i *)(void *)(o->raw[8 * g + i / 2] + 32 * (i % 2)), lo);
+                _mm256_store_si256((__m256i *)(void *)(o->w[8 * g + i / 2] + 32 * (i % 2)),
+                                   _mm256_abs_epi8(lo));
             } else if (i < 8) {
                 unpack2(t, c, i / 2, i % 2, &lo, &hi);
                 _mm256_store_si256((__m256i *)(void *)(o->w[8 * g + i / 2] + 32 * (i % 2)), lo);
@@ -350,6 +339,27 @@ INLINE void dot_steps(unsigned M, const uint8_t (*w)[64], const int8_t *q, size_
     }
 }
 
+/* isum[m][h] = products of a chunk of Q8_0 with M rows of x. */
+INLINE void dot_signed(unsigned M, const uint8_t (*w)[64], const uint8_t (*raw)[64], const int8_t *q,
+                       size_t ld_q, __m256i isum[][2]) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    UNROLL for (unsigned m = 0; m < M; m++) {
+        isum[m][0] = isum[m][1] = _mm256_setzero_si256();
+    }
+    UNROLL for (unsigned s = 0; s < 8; s++) {
+        __m256i w0 = load(w[s]), w1 = load(w[s] + 32);
+        UNROLL for (unsigned m = 0; m < M; m++) {
+            __m256i x = bcast4(q + m * ld_q + 4 * s);
+            __m256i p0 = _mm256_maddubs_epi16(w0, _mm256_sign_epi8(x, load(raw[s])));
+            __m256i p1 = _mm256_maddubs_epi16(w1, _mm256_sign_epi8(x, load(raw[s] + 32)));
+            isum[m][0] = _mm256_add_epi32(isum[m][0], _mm256_madd_epi16(p0, ones));
+            isum[m][1] = _mm256_add_epi32(isum[m][1], _mm256_madd_epi16(p1, ones));
+            KEEP(isum[m][0]);
+            KEEP(isum[m][1]);
+        }
+    }
+}
+
 INLINE void tile_group32(bl_dtype t, unsigned M, const tile *w, const bl_mm_args *a, uint32_t b, size_t row,
                          uint32_t k0, uint32_t kn) {
     const bl_xq *x = a->xq;
@@ -363,26 +373,18 @@ INLINE void tile_group32(bl_dtype t, unsigned M, const tile *w, const bl_mm_args
         const int8_t *q = x->q + row * x->ld_q + k0 + 32 * (size_t)g;
         __m256i acc[4][2], isum[4][2];
         if (t == BL_DTYPE_Q8_0) {
+            dot_signed(M, w->w + 8 * g, w->raw + 8 * g, q, x->ld_q, isum);
+        } else {
             UNROLL for (unsigned m = 0; m < M; m++) {
-                acc[m][0] = acc[m][1] = _mm256_setzero_si256();
+                acc[m][0] = acc[m][1] = start(offset_shift(t), x->ps + at + m * x->ld_g);
             }
             dot_steps(M, w->w + 8 * g, q, x->ld_q, 8, acc);
-            UNROLL for (unsigned m = 0; m < M; m++) {
-                isum[m][0] = _mm256_madd_epi16(acc[m][0], ones);
-                isum[m][1] = _mm256_madd_epi16(acc[m][1], ones);
-            }
         }
-        UNROLL for (unsigned m = 0; m < M; m++) {
-            acc[m][0] = acc[m][1] = start(offset_shift(t), x->ps + at + m * x->ld_g);
-        }
-        dot_steps(M, (t == BL_DTYPE_Q8_0 ? w->hi : w->w) + 8 * g, q, x->ld_q, 8, acc);
         UNROLL for (unsigned m = 0; m < M; m++) {
             __m256 d = _mm256_broadcast_ss(x->d + at + m * x->ld_g);
             UNROLL for (unsigned h = 0; h < 2; h++) {
-                __m256i i = _mm256_madd_epi16(acc[m][h], t == BL_DTYPE_Q8_0 ? _mm256_set1_epi16(16) : ones);
-                if (t == BL_DTYPE_Q8_0) {
-                    i = _mm256_add_epi32(i, isum[m][h]);
-                } else if (t == BL_DTYPE_Q5_1) {
+                __m256i i = t == BL_DTYPE_Q8_0 ? isum[m][h] : _mm256_madd_epi16(acc[m][h], ones);
+                if (t == BL_DTYPE_Q5_1) {
                     i = _mm256_add_epi32(i, _mm256_slli_epi32(bcast4(x->qsum + at + m * x->ld_g), 4));
                 }
                 __m256 dw = _mm256_load_ps(w->d[g] + 8 * h);
@@ -453,9 +455,7 @@ INLINE void tile_group256(bl_dtype t, unsigned M, const tile *w, const bl_mm_arg
     }
 }
 
-/* ---- per type
- * ------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- per type ------------------------------------------------------------------------------- */
 
 INLINE void tile_rows(bl_dtype t, unsigned M, const tile *w, const bl_mm_args *a, uint32_t b, size_t row,
                       uint32_t k0, uint32_t kn) {

@@ -12,8 +12,7 @@
 #include "backend/cpu/canon.h"
 #include "base/base.h"
 
-/* ---- matrix products, NUMERICS §3
- * ------------------------------------------------------------------------------------------ */
+/* ---- matrix products, NUMERICS §3 ----------------------------------------------------------- */
 
 /* Element (row r, k) of a chunk, with the format's offset taken off. */
 static int8_t unpack_one(bl_dtype t, const uint8_t *c, uint32_t r, uint32_t k) {
@@ -195,8 +194,7 @@ static void matmul_float(const bl_mm_args *a, uint32_t block0, uint32_t block1, 
     }
 }
 
-/* ---- activations to int8
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- activations to int8 -------------------------------------------------------------------- */
 
 /* q, d of one group of n. A group whose a is below CANON_Q_MIN is zero; one with an infinity gives d = inf, q
  * = 0 and so NaN results. */
@@ -251,8 +249,7 @@ static void quant256(const bl_xq *o, size_t row, const float *x, uint32_t k) {
     }
 }
 
-/* ---- one row of a packed matrix as floats
- * ---------------------------------------------------------------------------------------- */
+/* ---- one row of a packed matrix as floats --------------------------------------------------- */
 
 /* The dequantised value of bl_dequant_row, from the packed form: q already has its offset off; d * sc first,
  * then * q, then the minimum. */
@@ -289,8 +286,7 @@ static void embed(const bl_packed *w, uint32_t row, float scale, float *dst) {
     }
 }
 
-/* ---- norms and element-wise ops
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- norms and element-wise ops ------------------------------------------------------------- */
 
 /* Folds v[n] by halves (NUMERICS §2): lane j += lane j + w. */
 static float fold(float *v, uint32_t n) {
@@ -354,9 +350,7 @@ static void kv_store(const float *k, const float *v, uint32_t head_dim, void *kt
     }
 }
 
-/* ---- attention, NUMERICS §4
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- attention, NUMERICS §4 ----------------------------------------------------------------- */
 
 static float kv_at(const void *p, size_t i, bool f32) {
     return f32 ? ((const float *)p)[i] : bl_bf16_to_f32(((const uint16_t *)p)[i]);
@@ -442,9 +436,7 @@ static void attention(const bl_attn_args *a, uint32_t row0, uint32_t row1, uint3
     }
 }
 
-/* ---- probes
- * ------------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- probes --------------------------------------------------------------------------------- */
 
 static uint64_t probe_read(const uint8_t *p, size_t n) {
     uint64_t s[4] = {0};

@@ -37,9 +37,7 @@ static uint32_t step_row(const op_ctx *x, uint32_t i) {
     return x->op->rows == BL_ROWS_OUT ? x->step->out_rows[i] : i;
 }
 
-/* ---- rows
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- rows ----------------------------------------------------------------------------------- */
 
 typedef void row_fn(const op_ctx *x, uint32_t row0, uint32_t row1);
 
@@ -131,29 +129,48 @@ static void kv_store_rows(const op_ctx *x, uint32_t row0, uint32_t row1) {
     }
 }
 
-static void add_rows(const op_ctx *x, uint32_t row0, uint32_t row1) {
-    for (uint32_t i = row0; i < row1; i++) {
-        x->c->k.add(slot_row(x->step, x->op->in0, i), slot_row(x->step, x->op->in1, i),
-                    slot_row(x->step, x->op->out[0], i), x->step->widths[x->op->out[0]]);
+/* ---- elements ------------------------------------------------------------------------------- */
+
+/* Columns of one unit of ADD, GLU and SOFTCAP: a single row of logits is worth sharing. */
+#define UNIT_COLS 4096u
+
+typedef struct {
+    const op_ctx *x;
+    uint32_t width, per_row, total;
+    _Atomic uint32_t next;
+} elem_job;
+
+static void elem_units(void *ctx, uint32_t thread) {
+    (void)thread;
+    elem_job *j = ctx;
+    const bl_op *op = j->x->op;
+    const bl_step *s = j->x->step;
+    const bl_kernels *k = &j->x->c->k;
+    for (uint32_t u; (u = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->total;) {
+        uint32_t row = u / j->per_row, c = u % j->per_row * UNIT_COLS, n = BL_MIN(UNIT_COLS, j->width - c);
+        float *y = slot_row(s, op->out[0], row) + c;
+        if (op->kind == BL_OP_SOFTCAP) {
+            k->softcap(y, n, op->cap);
+        } else if (op->kind == BL_OP_GLU) {
+            k->glu(slot_row(s, op->in0, row) + c, slot_row(s, op->in1, row) + c, y, n, op->act);
+        } else {
+            k->add(slot_row(s, op->in0, row) + c, slot_row(s, op->in1, row) + c, y, n);
+        }
     }
 }
 
-static void glu_rows(const op_ctx *x, uint32_t row0, uint32_t row1) {
-    for (uint32_t i = row0; i < row1; i++) {
-        x->c->k.glu(slot_row(x->step, x->op->in0, i), slot_row(x->step, x->op->in1, i),
-                    slot_row(x->step, x->op->out[0], i), x->step->widths[x->op->out[0]], x->op->act);
+static void run_elements(const op_ctx *x, uint32_t width) {
+    elem_job j = {.x = x, .width = width, .per_row = (width + UNIT_COLS - 1) / UNIT_COLS};
+    j.total = j.per_row * x->n_rows;
+    /* the functions cost about eight times an addition */
+    if (j.total < 2 || (uint64_t)x->n_rows * width * (x->op->kind == BL_OP_ADD ? 1 : 8) < SMALL_ELEMS) {
+        elem_units(&j, 0);
+    } else {
+        bl_pool_run(x->c->pool, elem_units, &j);
     }
 }
 
-static void softcap_rows(const op_ctx *x, uint32_t row0, uint32_t row1) {
-    for (uint32_t i = row0; i < row1; i++) {
-        x->c->k.softcap(slot_row(x->step, x->op->out[0], i), x->step->widths[x->op->out[0]], x->op->cap);
-    }
-}
-
-/* ---- matrix products
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- matrix products ------------------------------------------------------------------------ */
 
 static void quant_rows(const op_ctx *x, uint32_t row0, uint32_t row1) {
     bl_cpu *c = x->c;
@@ -247,9 +264,7 @@ static void run_matmul(const op_ctx *x) {
     bl_pool_run(x->c->pool, mm_units, &j);
 }
 
-/* ---- attention
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- attention ------------------------------------------------------------------------------ */
 
 typedef struct {
     const op_ctx *x;
@@ -322,9 +337,7 @@ static void run_attention(const op_ctx *x) {
     }
 }
 
-/* ---- checks
- * -----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- checks --------------------------------------------------------------------------------- */
 
 /* Sequences' rows must lie together and positions be in their tables' range. */
 static bl_code find_runs(bl_cpu *c, const bl_step *s, bl_err *err) {
@@ -367,6 +380,23 @@ static bl_code check_tiles(const op_ctx *x, bl_err *err) {
     return BL_OK;
 }
 
+static bl_code check_matmul(const op_ctx *x, bl_err *err) {
+    const bl_op *op = x->op;
+    for (uint32_t i = 0; i < op->n_w; i++) {
+        const bl_packed *p = &op->w[i]->pk;
+        if (p->k != x->step->widths[op->in0] || p->n_out != x->step->widths[op->out[i]]) {
+            BL_FAIL(err, BL_EINVAL, "%s: matrix [%u, %u] between slots of width %u and %u", op->label,
+                    p->n_out, p->k, x->step->widths[op->in0], x->step->widths[op->out[i]]);
+        }
+        bl_group g = bl_dtype_group(p->dtype);
+        uint32_t max = g == BL_GROUP_32 ? x->c->max_k32 : g == BL_GROUP_256 ? x->c->max_k256 : p->k;
+        if (p->k > max) {
+            BL_FAIL(err, BL_EINVAL, "%s: rows of %u, prepared for %u", op->label, p->k, max);
+        }
+    }
+    return BL_OK;
+}
+
 static bl_code check_op(const op_ctx *x, bl_err *err) {
     const bl_op *op = x->op;
     switch (op->kind) {
@@ -380,18 +410,23 @@ static bl_code check_op(const op_ctx *x, bl_err *err) {
         }
         return BL_OK;
     case BL_OP_MATMUL:
-        for (uint32_t i = 0; i < op->n_w; i++) {
-            const bl_packed *p = &op->w[i]->pk;
-            if (p->k != x->step->widths[op->in0] || p->n_out != x->step->widths[op->out[i]]) {
-                BL_FAIL(err, BL_EINVAL, "%s: matrix [%u, %u] between slots of width %u and %u", op->label,
-                        p->n_out, p->k, x->step->widths[op->in0], x->step->widths[op->out[i]]);
-            }
+        return check_matmul(x, err);
+    case BL_OP_RMSNORM:
+    case BL_OP_ADD_NORM: {
+        uint32_t w = x->step->widths[op->kind == BL_OP_RMSNORM ? op->in0 : op->in1];
+        if (op->dim != 0 && w % op->dim != 0) {
+            BL_FAIL(err, BL_EINVAL, "%s: norm over %u of rows of %u", op->label, op->dim, w);
         }
         return BL_OK;
+    }
     case BL_OP_KV_STORE:
     case BL_OP_ATTENTION:
         if (op->rows == BL_ROWS_OUT) {
             BL_FAIL(err, BL_ENOTSUP, "%s: runs on all rows only", op->label);
+        }
+        if (op->kind == BL_OP_ATTENTION && op->head_dim > x->c->max_head_dim) {
+            BL_FAIL(err, BL_EINVAL, "%s: heads of %u, prepared for %u", op->label, op->head_dim,
+                    x->c->max_head_dim);
         }
         return check_tiles(x, err);
     default:
@@ -399,9 +434,7 @@ static bl_code check_op(const op_ctx *x, bl_err *err) {
     }
 }
 
-/* ---- the list
- * ------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- the list ------------------------------------------------------------------------------- */
 
 static void run_op(const op_ctx *x) {
     const bl_op *op = x->op;
@@ -431,18 +464,14 @@ static void run_op(const op_ctx *x) {
         run_attention(x);
         break;
     case BL_OP_ADD:
-        for_rows(x, add_rows, w);
-        break;
     case BL_OP_GLU:
-        for_rows(x, glu_rows, 8 * w);
+    case BL_OP_SOFTCAP:
+        run_elements(x, w);
         break;
     case BL_OP_SELECT:
         for (uint32_t i = 0; i < s->n_out_rows; i++) {
             memcpy(slot_row(s, op->out[0], i), slot_row(s, op->in0, s->out_rows[i]), w * sizeof(float));
         }
-        break;
-    case BL_OP_SOFTCAP:
-        for_rows(x, softcap_rows, 8 * w);
         break;
     case BL_OP__MAX:
         break;

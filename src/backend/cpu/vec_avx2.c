@@ -13,9 +13,7 @@ static __m256i load(const void *p) {
     return _mm256_loadu_si256((const __m256i *)p);
 }
 
-/* ---- quantisation
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- quantisation --------------------------------------------------------------------------- */
 
 /* 32 values by r to int8 at q. */
 V8 __m256i quant_32_values(const float *x, __m256 r, int8_t *q) {
@@ -96,8 +94,7 @@ static void quant256(const bl_xq *o, size_t row, const float *x, uint32_t k) {
     }
 }
 
-/* ---- norms and element-wise ops
- * ------------------------------------------------------------------------------------------------- */
+/* ---- norms and element-wise ops ------------------------------------------------------------- */
 
 /* Sum of squares in 128 lanes, folded. Half of the lanes at a time, so that they stay in registers. */
 static float sum_squares(const float *x, uint32_t n) {
@@ -223,9 +220,7 @@ static void kv_store(const float *k, const float *v, uint32_t head_dim, void *kt
     }
 }
 
-/* ---- probes
- * ------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- probes --------------------------------------------------------------------------------- */
 
 static uint64_t probe_read(const uint8_t *p, size_t n) {
     __m256i s[8];
