@@ -572,17 +572,20 @@ static bl_code f_truncate(bl_jn_ctx *c, bl_jn_val v, const bl_jn_val *a, bl_jn_v
     if (end.t == BL_JN_MISSING) {
         BL_TRY(bl_jn_new_cstr(c, "...", &end));
     }
-    if (v.t != BL_JN_STR || end.t != BL_JN_STR) {
-        return BL_JN_FAIL(c, "truncate needs strings");
+    if (end.t != BL_JN_STR) {
+        return BL_JN_FAIL(c, "truncate: end must be a string");
     }
     int64_t end_n = (int64_t)bl_jn_str_len(end.s);
     if (length < end_n || leeway < 0) {
         return BL_JN_FAIL(c, "truncate: length %lld is below %lld", (long long)length, (long long)end_n);
     }
     BL_TRY(bl_jn_len(c, v, &n, &has));
-    if (n - leeway <= length) {
-        *ret = v;
+    if (has && n - leeway <= length) {
+        *ret = v; /* whatever has a length, as in Python */
         return BL_OK;
+    }
+    if (v.t != BL_JN_STR) {
+        return BL_JN_FAIL(c, "truncate needs a string, not '%s'", bl_jn_type_name(v));
     }
     const bl_jn_val bounds[3] = {bl_jn_missing(), bl_jn_int(length - end_n), bl_jn_missing()};
     BL_TRY(bl_jn_slice(c, v, bounds, &cut));

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include <dirent.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -332,6 +333,50 @@ static void asks_which_names_it_reads(void **state) {
     bl_jinja_free(t);
 }
 
+typedef struct {
+    const bl_jinja *t;
+    const json_t *context;
+    const char *want;
+    unsigned n_wrong;
+} thread_job;
+
+static void *render_often(void *user) {
+    thread_job *job = user;
+    for (int i = 0; i < 50; i++) {
+        bl_buf out;
+        bl_buf_init(&out, 1 << 20);
+        bl_code rc = bl_jinja_render(job->t, job->context, NULL, &out, NULL);
+        job->n_wrong += rc != BL_OK || strcmp(bl_buf_str(&out), job->want) != 0;
+        bl_buf_done(&out);
+    }
+    return NULL;
+}
+
+/* A compiled template is immutable: TSan watches this one. */
+static void one_template_for_many_threads(void **state) {
+    (void)state;
+    json_t *doc = json_load_file(BL_SOURCE_DIR "/tests/fixtures/jinja/chat_gemma4.json", 0, NULL);
+    const char *src = json_string_value(json_object_get(doc, "template"));
+    const json_t *cases = json_object_get(doc, "cases");
+    bl_jinja *t;
+    pthread_t threads[4];
+    thread_job jobs[4];
+    assert_int_equal(bl_jinja_compile(src, strlen(src), &t, NULL), BL_OK);
+    for (size_t i = 0; i < 4; i++) {
+        const json_t *v = json_array_get(cases, i * 11);
+        jobs[i] = (thread_job){t, json_object_get(v, "context"),
+                               json_string_value(json_object_get(v, "expected")), 0};
+        assert_non_null(jobs[i].want);
+        assert_int_equal(pthread_create(&threads[i], NULL, render_often, &jobs[i]), 0);
+    }
+    for (size_t i = 0; i < 4; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_int_equal(jobs[i].n_wrong, 0);
+    }
+    bl_jinja_free(t);
+    json_decref(doc);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(vectors_of_jinja2),
@@ -340,6 +385,7 @@ int main(void) {
         cmocka_unit_test(nesting_fails_cleanly),
         cmocka_unit_test(messages_name_place_and_thing),
         cmocka_unit_test(asks_which_names_it_reads),
+        cmocka_unit_test(one_template_for_many_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

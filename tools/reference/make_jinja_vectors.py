@@ -5,6 +5,7 @@ what came out as test vectors for tests/unit/test_jinja.c.
   make_jinja_vectors.py --out tests/fixtures/jinja           the committed vectors (expressions, statements, chat styles)
   make_jinja_vectors.py --real DIR [--real DIR] --out FILE   vectors from templates found in DIR/*.jinja: publishers' texts,
                                                              for verification in place (BL_JINJA_VECTORS=FILE), never committed
+  make_jinja_vectors.py --random N [--seed S] --out FILE     vectors from N random templates, for verification
 Needs jinja2 3.1 (written with 3.1.6)."""
 import argparse
 import datetime
@@ -83,10 +84,12 @@ def vector(env, name, template, context, refused=False):
     return v
 
 
-def write(path, vectors, note):
+def write(path, vectors, note, **shared):
+    doc = {"made_by": "tools/reference/make_jinja_vectors.py, jinja2 " + jinja2.__version__, "note": note, "now_unix_s": NOW,
+           "cases": vectors}
+    doc.update(shared)  # context or template of all cases, stored once
     with open(path, "w", encoding="utf-8") as f:
-        json.dump({"made_by": "tools/reference/make_jinja_vectors.py, jinja2 " + jinja2.__version__, "note": note,
-                   "now_unix_s": NOW, "cases": vectors}, f, ensure_ascii=False, indent=0)
+        json.dump(doc, f, ensure_ascii=False, indent=0)
         f.write("\n")
     failed = sum("error" in v for v in vectors)
     print("%s: %d vectors, %d of them errors" % (path, len(vectors), failed))
@@ -100,28 +103,16 @@ def committed(out):
         vectors = [v for v in vectors if " at 0x" not in v.get("expected", "")]  # an address: nothing to compare
         for v in vectors:  # the shared context is stored once
             del v["context"]
-        path = os.path.join(out, name + ".json")
-        write(path, vectors, "each case renders with the shared context")
-        with open(path, encoding="utf-8") as f:
-            doc = json.load(f)
-        doc["context"] = jinja_cases.CONTEXT
-        with open(path, "w", encoding="utf-8") as f:
-            json.dump(doc, f, ensure_ascii=False, indent=0)
-            f.write("\n")
+        write(os.path.join(out, name + ".json"), vectors, "each case renders with the shared context",
+              context=jinja_cases.CONTEXT)
     vectors = [vector(env, "refused %d" % i, t, {}, refused=True) for i, t in enumerate(jinja_cases.REFUSED)]
     write(os.path.join(out, "refused.json"), vectors, "jinja2 may accept these; we refuse them")
     for style, template in sorted(jinja_cases.chat_templates().items()):
         vectors = [vector(env, "%s: %s" % (style, case), template, context) for case, context in jinja_cases.chat_cases()]
         for v in vectors:
             del v["template"]
-        path = os.path.join(out, "chat_%s.json" % style)
-        write(path, vectors, "our own template in the style of the family")
-        with open(path, encoding="utf-8") as f:
-            doc = json.load(f)
-        doc["template"] = template
-        with open(path, "w", encoding="utf-8") as f:
-            json.dump(doc, f, ensure_ascii=False, indent=0)
-            f.write("\n")
+        write(os.path.join(out, "chat_%s.json" % style), vectors, "our own template in the style of the family",
+              template=template)
 
 
 def real(dirs, out):
@@ -135,12 +126,26 @@ def real(dirs, out):
     write(out, vectors, "verification only")
 
 
+def random_vectors(n, seed, out):
+    import jinja_random
+    env = make_env()
+    vectors = [vector(env, "random %d" % i, t, jinja_cases.CONTEXT) for i, t in enumerate(jinja_random.templates(n, seed))]
+    vectors = [v for v in vectors if " at 0x" not in v.get("expected", "")]
+    for v in vectors:
+        del v["context"]
+    write(out, vectors, "verification only, seed %d" % seed, context=jinja_cases.CONTEXT)
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--out", required=True)
     p.add_argument("--real", action="append")
+    p.add_argument("--random", type=int)
+    p.add_argument("--seed", type=int, default=1)
     a = p.parse_args()
-    if a.real:
+    if a.random:
+        random_vectors(a.random, a.seed, a.out)
+    elif a.real:
         real(a.real, a.out)
     else:
         committed(a.out)
