@@ -11,9 +11,7 @@
 #include "provider/demo.h"
 #include "provider/hub.h"
 
-/* ---- list
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- list -------------------------------------------------------------------------------------- */
 
 typedef struct {
     bl_cli_store_args store;
@@ -123,9 +121,189 @@ static int run_list(int argc, char **argv) {
     return status;
 }
 
-/* ---- path
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- info -------------------------------------------------------------------------------------- */
+
+typedef struct {
+    bl_cli_store_args store;
+    bl_cli_engine_args engine;
+    bool json;
+} info_args;
+
+static const bl_opt info_options[] = {
+    {BL_OPT_FLAG_AT(info_args, json), .name = "json", .group = "Output", .doc = "Print one JSON object."},
+    BL_CLI_ENGINE_OPTIONS(info_args),
+    BL_CLI_STORE_OPTIONS(info_args),
+};
+
+static json_t *stop_ids_json(const bl_chat *chat) {
+    size_t n = 0;
+    const int32_t *ids = bl_chat_stop_ids(chat, &n);
+    const bl_tokenizer *t = bl_chat_tokenizer(chat);
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) {
+        size_t len = 0;
+        const char *piece = t != NULL ? bl_tokenizer_piece(t, ids[i], &len) : NULL;
+        json_t *text = piece != NULL ? json_stringn(piece, len) : NULL;
+        json_t *entry = json_pack("{s:i, s:o}", "id", ids[i], "piece", text != NULL ? text : json_null());
+        (void)json_array_append_new(list, entry);
+    }
+    return list;
+}
+
+static const char *template_name(const bl_chat *chat) {
+    switch (bl_chat_template_source(chat)) {
+    case BL_TEMPLATE_FILE:
+        return "the checkpoint's own";
+    case BL_TEMPLATE_BUILTIN:
+        return "the family's published format (the checkpoint ships none)";
+    case BL_TEMPLATE_NONE:
+        break;
+    }
+    return "none";
+}
+
+static void set_int(json_t *j, const char *key, uint64_t v) {
+    (void)json_object_set_new(j, key, json_integer((json_int_t)v));
+}
+
+static json_t *shape_json(const bl_model_info *m) {
+    json_t *j = json_object();
+    set_int(j, "vocabulary", m->n_vocab);
+    set_int(j, "layers", m->n_layers);
+    set_int(j, "full_attention_layers", m->n_full_layers);
+    set_int(j, "window", m->window);
+    set_int(j, "hidden", m->hidden);
+    set_int(j, "heads", m->n_heads);
+    set_int(j, "kv_heads", m->n_kv_heads);
+    set_int(j, "head_dim", m->head_dim);
+    set_int(j, "ffn", m->ffn);
+    (void)json_object_set_new(j, "tied_embeddings", json_boolean(m->tied_embeddings));
+    return j;
+}
+
+static json_t *memory_json(const bl_model_info *m) {
+    json_t *j = json_object();
+    set_int(j, "weights_bytes", m->weights_bytes);
+    set_int(j, "kv_bytes", m->kv_bytes);
+    set_int(j, "kv_bytes_per_token", m->kv_bytes_per_token);
+    set_int(j, "scratch_bytes", m->scratch_bytes);
+    set_int(j, "other_bytes", m->other_bytes);
+    set_int(j, "total_bytes", m->total_bytes);
+    return j;
+}
+
+static json_t *info_json(const char *path, const bl_model_info *m, const bl_chat *chat) {
+    static const char *const sources[] = {
+        [BL_TEMPLATE_NONE] = "none", [BL_TEMPLATE_FILE] = "checkpoint", [BL_TEMPLATE_BUILTIN] = "builtin"};
+    bl_chat_defaults d = bl_chat_sampling_defaults(chat);
+    json_t *j = json_pack("{s:s, s:s, s:s, s:s}", "path", path, "family", m->family, "container",
+                          m->container, "quant", m->quant);
+    set_int(j, "parameters", m->n_params);
+    set_int(j, "file_bytes", m->file_bytes);
+    set_int(j, "context_trained", m->n_context_trained);
+    set_int(j, "context", m->n_context);
+    set_int(j, "read_bytes_per_token", m->read_bytes_per_token);
+    set_int(j, "flops_per_token", m->flops_per_token);
+    (void)json_object_set_new(j, "shape", shape_json(m));
+    (void)json_object_set_new(j, "memory", memory_json(m));
+    (void)json_object_set_new(j, "template", json_string(sources[bl_chat_template_source(chat)]));
+    (void)json_object_set_new(j, "stop_ids", stop_ids_json(chat));
+    (void)json_object_set_new(j, "sampling_defaults",
+                              json_pack("{s:f, s:f, s:i, s:f}", "temperature", (double)d.temperature, "top_p",
+                                        (double)d.top_p, "top_k", (int)d.top_k, "min_p", (double)d.min_p));
+    return j;
+}
+
+static void print_stop_ids(const bl_chat *chat) {
+    size_t n = 0;
+    const int32_t *ids = bl_chat_stop_ids(chat, &n);
+    const bl_tokenizer *t = bl_chat_tokenizer(chat);
+    printf("ends at      ");
+    for (size_t i = 0; i < n; i++) {
+        size_t len = 0;
+        const char *piece = t != NULL ? bl_tokenizer_piece(t, ids[i], &len) : NULL;
+        printf("%s%d", i > 0 ? ", " : "", ids[i]);
+        if (piece != NULL) {
+            putchar(' ');
+            (void)bl_cli_write_text(stdout, piece, len, true);
+        }
+    }
+    puts(n == 0 ? "no token" : "");
+}
+
+static void print_info(const char *path, const bl_model_info *m, const bl_chat *chat) {
+    char a[24], b[24], c[24], d[24], e[24];
+    bl_chat_defaults s = bl_chat_sampling_defaults(chat);
+    printf("path         %s\n", path);
+    printf("family       %s, %.1f M parameters, %s of %s\n", m->family, (double)m->n_params / 1e6,
+           m->container, bl_cli_size(m->file_bytes, a));
+    printf("weights      %s\n", m->quant);
+    printf("shape        %u layers (%u with full attention, window %u), hidden %u, ffn %u\n", m->n_layers,
+           m->n_full_layers, m->window, m->hidden, m->ffn);
+    printf("             %u heads over %u KV heads of %u, vocabulary %u%s\n", m->n_heads, m->n_kv_heads,
+           m->head_dim, m->n_vocab, m->tied_embeddings ? ", tied embeddings" : "");
+    printf("context      %u (the checkpoint declares %u)\n", m->n_context, m->n_context_trained);
+    printf("memory       %s: weights %s, KV %s, scratch %s, other %s\n", bl_cli_size(m->total_bytes, a),
+           bl_cli_size(m->weights_bytes, b), bl_cli_size(m->kv_bytes, c), bl_cli_size(m->scratch_bytes, d),
+           bl_cli_size(m->other_bytes, e));
+    printf("per token    KV %s, decode reads %s, prefill computes %.2f Gop\n",
+           bl_cli_size(m->kv_bytes_per_token, a), bl_cli_size(m->read_bytes_per_token, b),
+           (double)m->flops_per_token * 1e-9);
+    printf("template     %s\n", template_name(chat));
+    print_stop_ids(chat);
+    printf("sampling     temperature %g, top-k %u, top-p %g\n", (double)s.temperature, s.top_k,
+           (double)s.top_p);
+}
+
+static int run_info(int argc, char **argv);
+static const bl_command info_command = {
+    .name = "models info",
+    .summary = "Describe a model and the memory it will take",
+    .usage = "MODEL [--context N] [--json]",
+    .about =
+        "Reads the headers of a model, no weights, and prints what it is and the memory plan that loading it "
+        "keeps to.",
+    .examples = "  darkbloom models info gemma-3-270m --context 4096\n",
+    .opts = info_options,
+    .n_opts = BL_COUNTOF(info_options),
+    .min_args = 1,
+    .max_args = 1,
+    .args_name = "the model's name",
+    .complete = BL_COMPLETE_MODEL,
+    .run = run_info,
+};
+
+static int run_info(int argc, char **argv) {
+    info_args a;
+    bl_opts o;
+    int status = bl_opts_begin(&info_command, argc, argv, &a, &o);
+    if (status >= 0) {
+        return status;
+    }
+    bl_err err;
+    bl_engine_options eo;
+    bl_model_info info;
+    bl_chat *chat = NULL;
+    char *path = NULL;
+    a.engine.model = o.args[0];
+    bl_code rc = bl_cli_engine_options(&a.engine, &a.store, &eo, &path, &err);
+    if (rc == BL_OK) {
+        rc = bl_model_inspect(&eo, &info, &err);
+    }
+    if (rc == BL_OK) {
+        rc = bl_cli_chat_open(path, &chat, &err);
+    }
+    if (rc == BL_OK && a.json) {
+        rc = bl_cli_print_json(info_json(path, &info, chat), &err);
+    } else if (rc == BL_OK) {
+        print_info(path, &info, chat);
+    }
+    bl_chat_free(chat);
+    bl_free(path);
+    return rc == BL_OK ? BL_EXIT_OK : bl_cli_fail(&err);
+}
+
+/* ---- path -------------------------------------------------------------------------------------- */
 
 typedef struct {
     bl_cli_store_args store;
@@ -167,9 +345,7 @@ static int run_path(int argc, char **argv) {
     return BL_EXIT_OK;
 }
 
-/* ---- pull
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- pull -------------------------------------------------------------------------------------- */
 
 typedef struct {
     bl_cli_store_args store;
@@ -194,8 +370,6 @@ static const bl_opt pull_options[] = {
 typedef struct {
     bool quiet;
     bl_cli_progress bar;
-    uint32_t n_begun;
-    uint64_t fetched_from; /* bytes that were here before */
 } pull_view;
 
 static void show_pull(void *user, const bl_pull_event *e) {
@@ -210,7 +384,6 @@ static void show_pull(void *user, const bl_pull_event *e) {
     }
     switch (e->kind) {
     case BL_PULL_PLAN:
-        v->fetched_from = e->done_bytes;
         bl_cli_progress_init(&v->bar, "fetching", e->done_bytes);
         if (e->done_bytes == 0) {
             fprintf(stderr, "%s: %u file%s, %s\n", e->name, e->n_files, e->n_files == 1 ? "" : "s",
@@ -223,7 +396,7 @@ static void show_pull(void *user, const bl_pull_event *e) {
         break;
     case BL_PULL_FILE:
         bl_cli_progress_clear(&v->bar);
-        fprintf(stderr, "%s\n", e->name);
+        fprintf(stderr, "[%u/%u] %s\n", e->file, e->n_files, e->name);
         break;
     case BL_PULL_PROGRESS:
         bl_cli_progress_show(&v->bar, e->done_bytes, e->total_bytes);
@@ -316,11 +489,9 @@ static int run_pull(int argc, char **argv) {
     return BL_EXIT_OK;
 }
 
-/* ---- models
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- models ------------------------------------------------------------------------------------ */
 
-static const bl_command *const subcommands[] = {&list_command, &path_command, &pull_command};
+static const bl_command *const subcommands[] = {&list_command, &info_command, &pull_command, &path_command};
 
 static int run_models(int argc, char **argv) {
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
@@ -347,7 +518,7 @@ static int run_models(int argc, char **argv) {
 const bl_command bl_command_models = {
     .name = "models",
     .summary = "List, fetch and describe models",
-    .usage = "list|path|pull",
+    .usage = "list|info|pull|path",
     .subs = subcommands,
     .n_subs = BL_COUNTOF(subcommands),
     .run = run_models,

@@ -5,11 +5,13 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/base.h"
 #include "base/clock.h"
 #include "base/os.h"
+#include "backend/backend.h"
 
 bl_code bl_cli_open_store(const bl_cli_store_args *a, bl_store *ret, bl_err *err) {
     bl_store_settings s = {.models_dir = a->models_dir,
@@ -20,9 +22,108 @@ bl_code bl_cli_open_store(const bl_cli_store_args *a, bl_store *ret, bl_err *err
     return bl_store_init(ret, &s, err);
 }
 
-/* ---- Ctrl-C
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- a model, opened --------------------------------------------------------------------------- */
+
+bl_code bl_cli_engine_options(const bl_cli_engine_args *a, const bl_cli_store_args *s, bl_engine_options *ret,
+                              char **ret_path, bl_err *err) {
+    bl_engine_options o;
+    bl_engine_options_init(&o);
+    if (a->model == NULL) {
+        BL_FAIL(
+            err, BL_EINVAL,
+            "no model given: --model MODEL or DARKBLOOM_MODEL ('darkbloom models list' shows what is here)");
+    }
+    BL_TRY(bl_cpu_parse_mask(a->cpu_mask, &o.cpu_mask, err));
+    bl_store store;
+    char *path = NULL;
+    BL_TRY(bl_cli_open_store(s, &store, err));
+    BL_TRY(bl_store_resolve(&store, a->model, &path, err));
+    o.model_path = path;
+    o.n_threads = a->threads;
+    o.n_context = a->context;
+    o.prefill_chunk = a->chunk;
+    o.activations_f32 = a->activations == 1;
+    o.max_memory_bytes = a->max_memory;
+    *ret = o;
+    *ret_path = path;
+    return BL_OK;
+}
+
+bl_code bl_cli_sampling(const bl_command *c, const bl_opts *o, const bl_cli_sampling_args *a,
+                        const bl_chat *chat, bl_sampling *ret, bl_err *err) {
+    bl_chat_defaults d = {.temperature = 1, .top_p = 1};
+    if (chat != NULL) {
+        d = bl_chat_sampling_defaults(chat);
+    }
+    bl_sampling s = {.temperature =
+                         bl_opts_given(c, o, "temperature") ? (float)a->temperature : d.temperature,
+                     .top_k = bl_opts_given(c, o, "top-k") ? a->top_k : d.top_k,
+                     .top_p = bl_opts_given(c, o, "top-p") ? (float)a->top_p : d.top_p,
+                     .min_p = bl_opts_given(c, o, "min-p") ? (float)a->min_p : d.min_p,
+                     .seed = a->seed};
+    if (!bl_opts_given(c, o, "seed")) {
+        uint32_t drawn = 0; /* 32 bits: short enough to type again */
+        if (getrandom(&drawn, sizeof(drawn), 0) != (ssize_t)sizeof(drawn)) {
+            BL_FAIL(err, BL_EIO, "the system gives no random seed: %s", strerror(errno));
+        }
+        s.seed = drawn;
+    }
+    *ret = s;
+    return BL_OK;
+}
+
+static bl_code open_chat(const char *path, char *ret_name, size_t cap, bl_chat **ret, bl_err *err) {
+    bl_checkpoint *c = NULL;
+    BL_TRY(bl_checkpoint_open(path, &c, err));
+    bl_code rc = bl_chat_open(c, ret, err);
+    snprintf(ret_name, cap, "%s", bl_checkpoint_name(c));
+    bl_checkpoint_free(c);
+    return rc;
+}
+
+bl_code bl_cli_chat_open(const char *path, bl_chat **ret, bl_err *err) {
+    char name[64];
+    return open_chat(path, name, sizeof(name), ret, err);
+}
+
+static void show_loading(void *user, uint64_t done_bytes, uint64_t total_bytes) {
+    bl_cli_progress_show(user, done_bytes, total_bytes);
+}
+
+bl_code bl_cli_model_open(const bl_cli_engine_args *a, const bl_cli_store_args *s, bool quiet,
+                          bl_cli_model *ret, bl_err *err) {
+    bl_cli_model m = {0};
+    bl_engine_options o;
+    bl_cli_progress bar;
+    uint64_t start = bl_clock_mono_ns();
+    BL_TRY(bl_cli_engine_options(a, s, &o, &m.path, err));
+    bl_cli_progress_init(&bar, "loading", 0);
+    if (!quiet && bar.is_terminal) {
+        o.progress = show_loading;
+        o.progress_user = &bar;
+    }
+    bl_code rc = open_chat(m.path, m.name, sizeof(m.name), &m.chat, err);
+    if (rc == BL_OK) {
+        rc = bl_engine_open(&o, &m.engine, err);
+    }
+    bl_cli_progress_clear(&bar);
+    if (rc != BL_OK) {
+        bl_cli_model_close(&m);
+        return rc;
+    }
+    m.load_ms = (double)(bl_clock_mono_ns() - start) * 1e-6;
+    *ret = m;
+    return BL_OK;
+}
+
+void bl_cli_model_close(bl_cli_model *m) {
+    bl_engine_close(m->engine);
+    bl_chat_free(m->chat);
+    bl_free(m->path);
+    *m = (bl_cli_model){0};
+}
+
+/* ---- Ctrl-C ------------------------------------------------------------------------------------ */
 
 /* A signal handler has no argument to find its flag by: the one mutable global of cli/. */
 static atomic_bool interrupted;
@@ -51,9 +152,11 @@ void bl_cli_clear_interrupt(void) {
     atomic_store_explicit(&interrupted, false, memory_order_relaxed);
 }
 
-/* ---- progress
- * --------------------------------------------------------------------------------------------------------------
- */
+void bl_cli_interrupt(void) {
+    atomic_store_explicit(&interrupted, true, memory_order_relaxed);
+}
+
+/* ---- progress ---------------------------------------------------------------------------------- */
 
 void bl_cli_progress_init(bl_cli_progress *p, const char *what, uint64_t start_bytes) {
     *p = (bl_cli_progress){.what = what,
@@ -112,9 +215,7 @@ void bl_cli_progress_clear(bl_cli_progress *p) {
     }
 }
 
-/* ---- small things
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- small things ------------------------------------------------------------------------------ */
 
 const char *bl_cli_size(uint64_t n_bytes, char ret[24]) {
     static const char *const units[] = {"kB", "MB", "GB", "TB", "PB"};
@@ -133,7 +234,8 @@ const char *bl_cli_size(uint64_t n_bytes, char ret[24]) {
 }
 
 bl_code bl_cli_print_json(json_t *j, bl_err *err) {
-    int bad = j == NULL || json_dumpf(j, stdout, JSON_COMPACT | JSON_ENCODE_ANY) != 0;
+    int bad =
+        j == NULL || json_dumpf(j, stdout, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9)) != 0;
     json_decref(j);
     if (bad || putchar('\n') == EOF || fflush(stdout) == EOF) {
         BL_FAIL(err, BL_EIO, "the result could not be written");
@@ -156,6 +258,24 @@ bl_code bl_cli_read_stdin(size_t max_bytes, bl_buf *ret, bl_err *err) {
                     strerror(errno));
         }
     }
+}
+
+bool bl_cli_write_text(FILE *f, const char *text, size_t n, bool for_terminal) {
+    size_t from = 0;
+    for (size_t i = 0; for_terminal && i < n; i++) {
+        unsigned char c = (unsigned char)text[i];
+        /* C0 and DEL are one byte, C1 is C2 80..9F. */
+        bool c1 = c == 0xC2 && i + 1 < n && ((unsigned char)text[i + 1] & 0xE0) == 0x80;
+        if (!c1 && (c == '\n' || c == '\t' || (c >= 0x20 && c != 0x7F))) {
+            continue;
+        }
+        fwrite(text + from, 1, i - from, f);
+        fputc('?', f);
+        i += c1 ? 1 : 0;
+        from = i + 1;
+    }
+    fwrite(text + from, 1, n - from, f);
+    return fflush(f) != EOF && !ferror(f);
 }
 
 int bl_cli_fail(const bl_err *err) {

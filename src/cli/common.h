@@ -9,13 +9,14 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "bl/bl.h"
+#include "chat/chat.h"
 #include "cli/options.h"
 #include "provider/store.h"
 
-/* ---- where models are: field `store`
- * ---------------------------------------------------------------------------------------- */
+/* ---- where models are: field `store` ----------------------------------------------------------- */
 
 typedef struct {
     const char *models_dir, *cache_home, *home, *hf_home, *hf_hub_cache;
@@ -39,8 +40,7 @@ typedef struct {
 
 bl_code bl_cli_open_store(const bl_cli_store_args *a, bl_store *ret, bl_err *err) BL_MUST_CHECK;
 
-/* ---- the engine: field `engine`
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the engine: field `engine` ---------------------------------------------------------------- */
 
 typedef struct {
     const char *model, *cpu_mask;
@@ -101,8 +101,7 @@ typedef struct {
 bl_code bl_cli_engine_options(const bl_cli_engine_args *a, const bl_cli_store_args *s, bl_engine_options *ret,
                               char **ret_path, bl_err *err) BL_MUST_CHECK;
 
-/* ---- sampling: field `sampling`
- * ------------------------------------------------------------------------------------------------ */
+/* ---- sampling: field `sampling` ---------------------------------------------------------------- */
 
 typedef struct {
     double temperature, top_p, min_p;
@@ -150,9 +149,29 @@ typedef struct {
                                           .doc = "End the answer before this text."                          \
     }
 
-/* ---- Ctrl-C
- * ----------------------------------------------------------------------------------------------------------------------
- */
+/* Fills ret from the options and what the checkpoint recommends (chat may be NULL). A seed nobody gave is
+ * drawn here. */
+bl_code bl_cli_sampling(const bl_command *c, const bl_opts *o, const bl_cli_sampling_args *a,
+                        const bl_chat *chat, bl_sampling *ret, bl_err *err) BL_MUST_CHECK;
+
+/* ---- a model, opened --------------------------------------------------------------------------- */
+
+typedef struct {
+    char *path;
+    char name[128]; /* last component of the path without .gguf */
+    bl_chat *chat;  /* tokenizer may be NULL: a folder of weights alone takes and gives ids */
+    bl_engine *engine;
+    double load_ms;
+} bl_cli_model;
+
+/* Finds, loads, shows progress on stderr unless quiet. On failure *ret holds nothing. */
+bl_code bl_cli_model_open(const bl_cli_engine_args *a, const bl_cli_store_args *s, bool quiet,
+                          bl_cli_model *ret, bl_err *err) BL_MUST_CHECK;
+void bl_cli_model_close(bl_cli_model *m);
+/* Tokenizer, template and stop ids alone. */
+bl_code bl_cli_chat_open(const char *path, bl_chat **ret, bl_err *err) BL_MUST_CHECK;
+
+/* ---- Ctrl-C ------------------------------------------------------------------------------------ */
 
 /* From now on SIGINT sets a flag (and interrupts waiting calls) instead of ending the process. */
 void bl_cli_catch_interrupt(void);
@@ -160,10 +179,9 @@ void bl_cli_catch_interrupt(void);
 const atomic_bool *bl_cli_interrupt_flag(void);
 bool bl_cli_interrupted(void);
 void bl_cli_clear_interrupt(void);
+void bl_cli_interrupt(void); /* as if Ctrl-C had come */
 
-/* ---- progress on stderr
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- progress on stderr ------------------------------------------------------------------------ */
 
 /* A bar that is redrawn on a terminal; otherwise a line now and then. */
 typedef struct {
@@ -179,9 +197,7 @@ void bl_cli_progress_show(bl_cli_progress *p, uint64_t done_bytes, uint64_t tota
 /* Removes the bar, so that other lines can be written. */
 void bl_cli_progress_clear(bl_cli_progress *p);
 
-/* ---- small things
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- small things ------------------------------------------------------------------------------ */
 
 /* "253.1 MB" in ret; returns ret. Powers of ten, as disks and downloads are counted. */
 const char *bl_cli_size(uint64_t n_bytes, char ret[24]);
@@ -190,6 +206,9 @@ bl_code bl_cli_print_json(json_t *j, bl_err *err) BL_MUST_CHECK;
 /* All of standard input, at most max_bytes. *ret is initialised here; done by the caller, also after failure.
  */
 bl_code bl_cli_read_stdin(size_t max_bytes, bl_buf *ret, bl_err *err) BL_MUST_CHECK;
+/* Writes text and flushes. for_terminal: control characters other than newline and tab, which could steer the
+ * terminal, become '?'. False when it could not be written. */
+bool bl_cli_write_text(FILE *f, const char *text, size_t n, bool for_terminal);
 /* Prints the error and gives the exit status that belongs to it. */
 int bl_cli_fail(const bl_err *err);
 

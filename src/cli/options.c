@@ -29,9 +29,7 @@ void bl_cli_errorf(const char *fmt, ...) {
     bl_cli_error(&err);
 }
 
-/* ---- numbers
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- numbers ----------------------------------------------------------------------------------- */
 
 bl_code bl_opts_parse_u64(const char *what, const char *s, uint64_t min, uint64_t max, uint64_t *ret,
                           bl_err *err) {
@@ -87,9 +85,7 @@ static int choice_index(const char *choices, const char *s) {
     }
 }
 
-/* ---- one value
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- one value --------------------------------------------------------------------------------- */
 
 static bl_code set_value(const bl_opt *o, const char *what, const char *s, void *values, bl_err *err) {
     char *field = (char *)values + o->offset;
@@ -167,8 +163,7 @@ static bl_code set_initial(const bl_opt *o, size_t i, void *values, bl_opts *ret
     return o->def != NULL ? set_value(o, o->name, o->def, values, err) : BL_OK;
 }
 
-/* ---- the command line
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- the command line -------------------------------------------------------------------------- */
 
 typedef struct {
     const bl_command *c;
@@ -304,14 +299,22 @@ bl_code bl_opts_parse(const bl_command *c, int argc, char **argv, void *values, 
     return check_positionals(c, ret, err);
 }
 
-bool bl_opts_given(const bl_command *c, const bl_opts *o, const char *name) {
+static bool bit_of(const bl_command *c, uint64_t bits, const char *name) {
     for (size_t i = 0; i < c->n_opts; i++) {
         if (c->opts[i].name != NULL && strcmp(c->opts[i].name, name) == 0) {
-            return (o->given >> i & 1u) != 0;
+            return (bits >> i & 1u) != 0;
         }
     }
     BL_ASSERT(!"option is not in the table");
     return false;
+}
+
+bool bl_opts_given(const bl_command *c, const bl_opts *o, const char *name) {
+    return bit_of(c, o->given, name);
+}
+
+bool bl_opts_on_command_line(const bl_command *c, const bl_opts *o, const char *name) {
+    return bit_of(c, o->on_command_line, name);
 }
 
 int bl_opts_begin(const bl_command *c, int argc, char **argv, void *values, bl_opts *ret) {

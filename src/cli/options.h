@@ -109,6 +109,8 @@ bl_code bl_opts_parse(const bl_command *c, int argc, char **argv, void *values, 
 
 /* Was the option set by the user (rather than left at its default)? name must be in the table. */
 bool bl_opts_given(const bl_command *c, const bl_opts *o, const char *name);
+/* The same without the environment. */
+bool bl_opts_on_command_line(const bl_command *c, const bl_opts *o, const char *name);
 
 /* The text of --help. */
 bl_code bl_opts_help(const bl_command *c, bl_buf *ret, bl_err *err) BL_MUST_CHECK;

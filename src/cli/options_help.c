@@ -148,9 +148,7 @@ bl_code bl_opts_help(const bl_command *c, bl_buf *ret, bl_err *err) {
     return BL_OK;
 }
 
-/* ---- bash completion
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- bash completion --------------------------------------------------------------------------- */
 
 static const char *completion_action(bl_opt_complete kind) {
     switch (kind) {

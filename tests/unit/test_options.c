@@ -192,7 +192,9 @@ static void the_environment_stands_in(void **state) {
     assert_int_equal(a.stop.n, 1);
     assert_string_equal(a.stop.items[0], "own");
     assert_true(bl_opts_given(&command, &o, "threads"));
+    assert_false(bl_opts_on_command_line(&command, &o, "threads"));
     assert_int_equal(PARSE("-t", "3"), BL_OK);
+    assert_true(bl_opts_on_command_line(&command, &o, "threads"));
     assert_int_equal(a.threads, 3);
     assert_string_equal(a.stop.items[0], "env");
     setenv("BL_TEST_THREADS", "", 1);
