@@ -1,0 +1,287 @@
+/* `darkbloom start --local`: one model behind an OpenAI-compatible server on this machine. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/common.h"
+#include "serve/serve.h"
+
+typedef struct {
+    bl_cli_store_args store;
+    bl_cli_engine_args engine;
+    bool local, no_auth, any_host, quiet;
+    const char *bind, *api_key, *cors, *name;
+    bl_opt_list aliases;
+    uint32_t port, max_queue, max_connections, drain_s;
+} start_args;
+
+static const bl_opt options[] = {
+    BL_CLI_MODEL_OPTION(start_args),
+    {BL_OPT_TEXT_AT(start_args, name), .name = "name", .arg = "ID",
+     .doc = "The model's id for clients; without it the name of its file or folder."},
+    {BL_OPT_LIST_AT(start_args, aliases), .name = "alias", .arg = "ID",
+     .doc = "A further id that is accepted (a client's fixed model name, say)."},
+    {BL_OPT_FLAG_AT(start_args, local), .name = "local", .group = "Server",
+     .doc = "Serve this machine's clients, without a fleet. For now the only way, and so required."},
+    {BL_OPT_TEXT_AT(start_args, bind), .name = "bind", .arg = "ADDRESS", .def = "127.0.0.1",
+     .doc = "Address to listen on. Beyond loopback an API key or --no-auth is required."},
+    {BL_OPT_U32_AT(start_args, port), .name = "port", .arg = "N", .def = "8000", .max = 65535,
+     .doc = "Port to listen on; 0 takes a free one, which the start line names."},
+    {BL_OPT_TEXT_AT(start_args, api_key), .name = "api-key", .arg = "KEY", .env = "DARKBLOOM_API_KEY",
+     .doc = "Key that clients must send. Other users of this machine can read command lines: prefer the "
+            "environment."},
+    {BL_OPT_FLAG_AT(start_args, no_auth), .name = "no-auth", .doc = "Ask for no key, on purpose."},
+    {BL_OPT_FLAG_AT(start_args, any_host), .name = "any-host",
+     .doc = "Without a key on loopback: accept requests for any host name, not only this machine's."},
+    {BL_OPT_TEXT_AT(start_args, cors), .name = "cors", .arg = "ORIGIN",
+     .doc = "Let web pages of this origin (https://example.com, or * for all) use the server."},
+    {BL_OPT_U32_AT(start_args, max_queue), .name = "max-queue", .arg = "N", .def = "32", .max = 4096,
+     .doc = "Requests that may wait; more are refused with status 429."},
+    {BL_OPT_U32_AT(start_args, max_connections), .name = "max-connections", .arg = "N", .def = "512",
+     .min = 1, .max = 16384, .doc = "Connections open at one time; more are refused with status 503."},
+    {BL_OPT_U32_AT(start_args, drain_s), .name = "drain-timeout", .arg = "SECONDS", .def = "30", .max = 3600,
+     .doc = "After Ctrl-C or SIGTERM, how long running answers may take; a second signal ends at once."},
+    {BL_OPT_FLAG_AT(start_args, quiet), .name = "quiet", .letter = 'q',
+     .doc = "No progress and no line a request on standard error."},
+    BL_CLI_ENGINE_OPTIONS(start_args),
+    BL_CLI_STORE_OPTIONS(start_args),
+};
+
+const bl_command bl_command_start = {
+    .name = "start",
+    .summary = "Serve a model behind an OpenAI-compatible API",
+    .usage = "--local --model MODEL [options]",
+    .about =
+        "Loads a model and serves it: POST /v1/chat/completions and /v1/completions (streaming and whole), "
+        "GET /v1/models, GET /health.\n\n"
+        "On loopback no key is asked for unless one is given. Requests are answered one at a time, in the "
+        "order of their arrival. Ctrl-C lets running answers end.",
+    .examples = "  darkbloom start --local --model gemma-3-270m\n"
+                "  DARKBLOOM_API_KEY=secret darkbloom start --local --model gemma-3-270m --bind 0.0.0.0\n",
+    .opts = options,
+    .n_opts = BL_COUNTOF(options),
+    .run = bl_cmd_start,
+};
+
+/* Signals come to one thread, so that they need no handler: while the model loads they end the process, later
+ * they stop the server. */
+typedef struct {
+    pthread_t thread;
+    sigset_t set;
+    pthread_mutex_t mu;
+    bl_serve *running; /* [guarded by mu] what a signal stops; NULL while loading */
+    atomic_bool
+        ended; /* release when the server has stopped, acquire after each signal: later ones mean nothing */
+} signal_watch;
+
+static void *watch_main(void *arg) {
+    signal_watch *w = arg;
+    for (;;) {
+        int sig = 0;
+        if (sigwait(&w->set, &sig) != 0 || atomic_load_explicit(&w->ended, memory_order_acquire)) {
+            return NULL;
+        }
+        pthread_mutex_lock(&w->mu);
+        if (!w->running && !atomic_load_explicit(&w->ended, memory_order_acquire)) {
+            _exit(sig == SIGINT ? BL_EXIT_INTERRUPTED : 128 + sig); /* nothing was promised to anyone yet */
+        }
+        if (w->running) {
+            bl_serve_stop(w->running);
+        }
+        pthread_mutex_unlock(&w->mu);
+    }
+}
+
+/* Before any other thread is started: they inherit the mask. */
+static bl_code start_watching(signal_watch *w, bl_err *err) {
+    memset(w, 0, sizeof *w);
+    sigemptyset(&w->set);
+    sigaddset(&w->set, SIGINT);
+    sigaddset(&w->set, SIGTERM);
+    (void)pthread_sigmask(SIG_BLOCK, &w->set, NULL);
+    pthread_mutex_init(&w->mu, NULL);
+    int why = pthread_create(&w->thread, NULL, watch_main, w);
+    if (why != 0) {
+        pthread_mutex_destroy(&w->mu);
+        BL_FAIL(err, BL_EIO, "a thread could not be started: %s", strerror(why));
+    }
+    return BL_OK;
+}
+
+static void watch_server(signal_watch *w, bl_serve *s) {
+    pthread_mutex_lock(&w->mu);
+    w->running = s;
+    pthread_mutex_unlock(&w->mu);
+}
+
+/* No signal reaches the server any more. */
+static void unwatch_server(signal_watch *w) {
+    atomic_store_explicit(&w->ended, true, memory_order_release);
+    watch_server(w, NULL);
+}
+
+static void stop_watching(signal_watch *w) {
+    atomic_store_explicit(&w->ended, true, memory_order_release);
+    (void)pthread_kill(w->thread, SIGTERM);
+    pthread_join(w->thread, NULL);
+    pthread_mutex_destroy(&w->mu);
+}
+
+static bool is_loopback(const char *bind) {
+    return strcmp(bind, "localhost") == 0 || strncmp(bind, "127.", 4) == 0 || strcmp(bind, "::1") == 0;
+}
+
+static bool on_command_line(const bl_opts *o, const char *name) {
+    for (size_t i = 0; i < BL_COUNTOF(options); i++) {
+        if (options[i].name && strcmp(options[i].name, name) == 0) {
+            return (o->on_command_line >> i & 1) != 0;
+        }
+    }
+    return false;
+}
+
+static bl_code check_args(const bl_opts *o, start_args *a, bl_err *err) {
+    if (!a->local) {
+        BL_FAIL(err, BL_EINVAL, "--local is missing: serving a fleet is not built yet");
+    }
+    if (!a->engine.model) {
+        BL_FAIL(err, BL_EINVAL, "--model is missing");
+    }
+    if (a->no_auth && a->api_key && on_command_line(o, "api-key")) {
+        BL_FAIL(err, BL_EINVAL, "--api-key and --no-auth exclude each other");
+    }
+    if (a->no_auth) {
+        a->api_key = NULL; /* said on purpose, so it wins over the environment */
+    }
+    if (!a->api_key && !a->no_auth && !is_loopback(a->bind)) {
+        BL_FAIL(
+            err, BL_EINVAL,
+            "--bind %.60s is beyond loopback: give --api-key (or DARKBLOOM_API_KEY), or --no-auth on purpose",
+            a->bind);
+    }
+    return BL_OK;
+}
+
+typedef struct {
+    char *path, *name;
+    bl_chat *chat;
+    bl_engine *engine;
+} loaded;
+
+static void show_loading(void *user, uint64_t done_bytes, uint64_t total_bytes) {
+    bl_cli_progress_show(user, done_bytes, total_bytes);
+}
+
+static void close_model(loaded *m) {
+    bl_engine_close(m->engine);
+    bl_chat_free(m->chat);
+    bl_free(m->name);
+    bl_free(m->path);
+}
+
+static bl_code open_chat(loaded *m, bl_err *err) {
+    bl_checkpoint *c = NULL;
+    BL_TRY(bl_checkpoint_open(m->path, &c, err));
+    bl_code rc = bl_chat_open(c, &m->chat, err);
+    m->name = bl_strdup(bl_checkpoint_name(c));
+    bl_checkpoint_free(c);
+    if (rc == BL_OK && !m->name) {
+        BL_FAIL(err, BL_ENOMEM, "no memory for the model's name");
+    }
+    return rc;
+}
+
+/* On failure *m still is to be closed. */
+static bl_code open_model(const start_args *a, loaded *m, bl_err *err) {
+    bl_engine_options o;
+    bl_cli_progress bar;
+    BL_TRY(bl_cli_engine_options(&a->engine, &a->store, &o, &m->path, err));
+    BL_TRY(open_chat(m, err));
+    o.max_queue = a->max_queue;
+    bl_cli_progress_init(&bar, "loading", 0);
+    if (!a->quiet && bar.is_terminal) {
+        o.progress = show_loading;
+        o.progress_user = &bar;
+    }
+    bl_code rc = bl_engine_open(&o, &m->engine, err);
+    bl_cli_progress_clear(&bar);
+    return rc;
+}
+
+static void print_start_line(const start_args *a, const bl_serve *s, const loaded *m, const char *id) {
+    bool v6 = strchr(a->bind, ':') != NULL;
+    const bl_model_info *info = bl_engine_info(m->engine);
+    printf("listening on http://%s%s%s:%u  model %s  context %u  %s  %s\n", v6 ? "[" : "", a->bind,
+           v6 ? "]" : "", (unsigned)bl_serve_port(s), id, info->n_context, bl_engine_device(m->engine),
+           a->api_key ? "API key needed" : "no API key needed");
+    (void)fflush(stdout);
+}
+
+static bl_code serve_model(const start_args *a, bl_serve *s, const loaded *m, signal_watch *w, bl_err *err) {
+    const char *id = a->name ? a->name : m->name;
+    const char *aliases[BL_OPT_MAX_LIST + 2];
+    size_t n_aliases = 0;
+    aliases[n_aliases++] = a->engine.model; /* as the operator named it */
+    aliases[n_aliases++] = m->name;
+    for (uint32_t i = 0; i < a->aliases.n; i++) {
+        aliases[n_aliases++] = a->aliases.items[i];
+    }
+    bl_serve_model model = {m->engine, m->chat, id, aliases, n_aliases};
+    BL_TRY(bl_serve_attach(s, &model, err));
+    print_start_line(a, s, m, id);
+    watch_server(w, s);
+    bl_code rc = bl_serve_run(s, err);
+    unwatch_server(w);
+    return rc;
+}
+
+static bl_code serve(const start_args *a, signal_watch *w, bl_err *err) {
+    bl_serve_options o;
+    bl_serve *s = NULL;
+    bl_serve_options_init(&o);
+    o.bind = a->bind;
+    o.port = (uint16_t)a->port;
+    o.api_key = a->api_key;
+    o.cors = a->cors;
+    o.any_host = a->any_host;
+    o.max_queue = a->max_queue;
+    o.max_connections = a->max_connections;
+    o.drain_timeout_ms = a->drain_s * 1000u;
+    BL_TRY(bl_serve_open(&o, &s, err));
+    loaded m = {0};
+    bl_code rc = open_model(a, &m, err);
+    if (rc == BL_OK) {
+        rc = serve_model(a, s, &m, w, err);
+    }
+    bl_serve_free(s);
+    close_model(&m);
+    return rc;
+}
+
+int bl_cmd_start(int argc, char **argv) {
+    start_args a;
+    bl_opts o;
+    bl_err err;
+    int status = bl_opts_begin(&bl_command_start, argc, argv, &a, &o);
+    if (status >= 0) {
+        return status;
+    }
+    if (check_args(&o, &a, &err) != BL_OK) {
+        bl_cli_errorf("%s (see 'darkbloom start --help')", err.msg);
+        return BL_EXIT_USAGE;
+    }
+    signal_watch w;
+    if (start_watching(&w, &err) != BL_OK) {
+        return bl_cli_fail(&err);
+    }
+    bl_log_set_level(a.quiet ? BL_LOG_WARN : BL_LOG_INFO);
+    bl_code rc = serve(&a, &w, &err);
+    stop_watching(&w);
+    return rc == BL_OK ? BL_EXIT_OK : bl_cli_fail(&err);
+}
