@@ -38,9 +38,18 @@ V8 __m256 kv8(const void *p, size_t i, bool f32) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
 
+/* Asks for what lies `ahead` bytes behind n bytes at element i: the same place in the next tile, or (0)
+ * nothing new. */
+V8 void ask_ahead(unsigned n, bool f32, const void *p, size_t i, ptrdiff_t ahead) {
+    uintptr_t at = (uintptr_t)p + i * (f32 ? 4 : 2) + (uintptr_t)ahead;
+    for (unsigned b = 0; b < n; b += 64) {
+        _mm_prefetch((const char *)(at + b), _MM_HINT_T0);
+    }
+}
+
 /* s[m][j .. j + 8N) = scale * q_m . K, for M vectors. */
 V8 void scores(unsigned M, unsigned N, bool f32, qvec *const *v, const void *kt, uint32_t j,
-               uint32_t head_dim, float scale) {
+               uint32_t head_dim, float scale, ptrdiff_t ahead) {
     __m256 s[GROUP][8];
     UNROLL for (unsigned m = 0; m < M; m++) {
         UNROLL for (unsigned n = 0; n < N; n++) {
@@ -53,6 +62,7 @@ V8 void scores(unsigned M, unsigned N, bool f32, qvec *const *v, const void *kt,
     }
     for (size_t d = 0; d < head_dim; d++) {
         __m256 k[8];
+        ask_ahead(8 * N * (f32 ? 4 : 2), f32, kt, d * BL_KV_TILE + j, ahead);
         UNROLL for (unsigned n = 0; n < N; n++) {
             k[n] = kv8(kt, d * BL_KV_TILE + j + 8 * n, f32);
         }
@@ -73,7 +83,7 @@ V8 void scores(unsigned M, unsigned N, bool f32, qvec *const *v, const void *kt,
 /* acc[d .. d + 8N) = fma(acc, c, sum over the visible j of w_j V_j), for M vectors whose ranges have [lo, hi)
  * in common. */
 V8 void values(unsigned M, unsigned N, bool f32, qvec *const *v, const void *vt, uint32_t lo, uint32_t hi,
-               uint32_t d, uint32_t head_dim) {
+               uint32_t d, uint32_t head_dim, ptrdiff_t ahead) {
     __m256 t[GROUP][8];
     const float *w[GROUP];
     UNROLL for (unsigned m = 0; m < M; m++) {
@@ -90,6 +100,7 @@ V8 void values(unsigned M, unsigned N, bool f32, qvec *const *v, const void *vt,
     }
     for (uint32_t j = lo; j < hi; j++) {
         __m256 y[8];
+        ask_ahead(8 * N * (f32 ? 4 : 2), f32, vt, (size_t)j * head_dim + d, ahead);
         UNROLL for (unsigned n = 0; n < N; n++) {
             y[n] = kv8(vt, (size_t)j * head_dim + d + 8 * n, f32);
         }
@@ -157,7 +168,7 @@ static void softmax_tile(qvec *v) {
 
 /* One tile for M vectors that all see some of it. */
 V8 void tile(unsigned M, bool f32, qvec *const *v, const void *kt, const void *vt, uint32_t head_dim,
-             float scale) {
+             float scale, ptrdiff_t ahead) {
     /* Vectors of keys per pass: 8 to 12 chains of fma, so that their latency is hidden. */
     const unsigned N = M == 1 ? 8 : M <= 3 ? 4 : 2;
     uint32_t j0 = v[0]->j0, j1 = v[0]->j1, lo = j0, hi = j1;
@@ -168,7 +179,7 @@ V8 void tile(unsigned M, bool f32, qvec *const *v, const void *kt, const void *v
         hi = BL_MIN(hi, v[m]->j1);
     }
     for (uint32_t j = j0 - j0 % (8 * N); j < j1; j += 8 * N) {
-        scores(M, N, f32, v, kt, j, head_dim, scale);
+        scores(M, N, f32, v, kt, j, head_dim, scale, ahead);
     }
     for (unsigned m = 0; m < M; m++) {
         softmax_tile(v[m]);
@@ -176,49 +187,49 @@ V8 void tile(unsigned M, bool f32, qvec *const *v, const void *kt, const void *v
     uint32_t d = 0;
     if (lo < hi) {
         for (; d + 8 * N <= head_dim; d += 8 * N) {
-            values(M, N, f32, v, vt, lo, hi, d, head_dim);
+            values(M, N, f32, v, vt, lo, hi, d, head_dim, ahead);
         }
     }
     for (unsigned m = 0; m < M; m++) { /* no common key, or the rest of the dimensions */
         uint32_t i = d;
         for (; i + 8 <= head_dim; i += 8) {
-            values(1, 1, f32, v + m, vt, v[m]->j0, v[m]->j1, i, head_dim);
+            values(1, 1, f32, v + m, vt, v[m]->j0, v[m]->j1, i, head_dim, 0);
         }
         values_tail(f32, v[m], vt, i, head_dim);
     }
 }
 
 static void tile_bf16(unsigned M, qvec *const *v, const void *kt, const void *vt, uint32_t head_dim,
-                      float scale) {
+                      float scale, ptrdiff_t ahead) {
     switch (M) {
     case 6:
-        tile(6, false, v, kt, vt, head_dim, scale);
+        tile(6, false, v, kt, vt, head_dim, scale, ahead);
         break;
     case 5:
-        tile(5, false, v, kt, vt, head_dim, scale);
+        tile(5, false, v, kt, vt, head_dim, scale, ahead);
         break;
     case 4:
-        tile(4, false, v, kt, vt, head_dim, scale);
+        tile(4, false, v, kt, vt, head_dim, scale, ahead);
         break;
     case 3:
-        tile(3, false, v, kt, vt, head_dim, scale);
+        tile(3, false, v, kt, vt, head_dim, scale, ahead);
         break;
     case 2:
-        tile(2, false, v, kt, vt, head_dim, scale);
+        tile(2, false, v, kt, vt, head_dim, scale, ahead);
         break;
     default:
-        tile(1, false, v, kt, vt, head_dim, scale);
+        tile(1, false, v, kt, vt, head_dim, scale, ahead);
         break;
     }
 }
 static void tile_f32(unsigned M, qvec *const *v, const void *kt, const void *vt, uint32_t head_dim,
-                     float scale) {
+                     float scale, ptrdiff_t ahead) {
     if (M == GROUP) {
-        tile(GROUP, true, v, kt, vt, head_dim, scale);
+        tile(GROUP, true, v, kt, vt, head_dim, scale, ahead);
         return;
     }
     for (unsigned m = 0; m < M; m++) {
-        tile(1, true, v + m, kt, vt, head_dim, scale);
+        tile(1, true, v + m, kt, vt, head_dim, scale, ahead);
     }
 }
 
@@ -267,6 +278,9 @@ static void attention(const bl_attn_args *a, uint32_t row0, uint32_t row1, uint3
     uint32_t first = v[0].first, end = v[n - 1].end; /* positions ascend */
     size_t half = (size_t)BL_KV_TILE * a->head_dim * (a->kv_f32 ? 4 : 2);
     size_t at = head0 / (a->n_heads / a->n_kv_heads) * 2 * half;
+    if (n <= GROUP) { /* decode: nothing else hides the first tile */
+        ask_ahead((unsigned)(2 * half), false, (const uint8_t *)a->tiles[first / BL_KV_TILE] + at, 0, 0);
+    }
     for (uint32_t t0 = first - first % BL_KV_TILE; t0 < end; t0 += BL_KV_TILE) {
         uint32_t n_active = 0;
         for (uint32_t i = 0; i < n; i++) {
@@ -277,9 +291,12 @@ static void attention(const bl_attn_args *a, uint32_t row0, uint32_t row1, uint3
             }
         }
         const uint8_t *kt = n_active ? (const uint8_t *)a->tiles[t0 / BL_KV_TILE] + at : NULL;
+        const uint8_t *next =
+            kt && t0 + BL_KV_TILE < end ? (const uint8_t *)a->tiles[t0 / BL_KV_TILE + 1] + at : kt;
         for (uint32_t i = 0; i < n_active; i += GROUP) {
             (a->kv_f32 ? tile_f32 : tile_bf16)(BL_MIN(GROUP, n_active - i), active + i, kt, kt + half,
-                                               a->head_dim, a->scale);
+                                               a->head_dim, a->scale,
+                                               (ptrdiff_t)((uintptr_t)next - (uintptr_t)kt));
         }
         if ((t0 + BL_KV_TILE) % BL_SEGMENT == 0 || t0 + BL_KV_TILE >= end) {
             for (uint32_t i = 0; i < n; i++) {
