@@ -256,6 +256,7 @@ static void add_attention_ops(builder *b, const layer_refs *r) {
     store->n_kv_heads = c->n_kv_heads;
     store->head_dim = c->head_dim;
     store->kv_layer = layer;
+    b->m->stored_op = b->m->n_ops; /* the last layer's stays */
     bl_op *attn = add_op(b, BL_OP_ATTENTION, sliding ? "attention_window" : "attention", BL_SLOT_Q,
                          BL_SLOT_NONE, BL_SLOT_ATTN);
     attn->n_heads = c->n_heads;

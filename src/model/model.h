@@ -104,6 +104,7 @@ typedef struct {
     bl_op *ops;
     bl_op_refs *refs; /* [n_ops] */
     size_t n_ops;
+    size_t stored_op; /* ops before it leave every key and value stored; after it only x and q are read */
     size_t select_op; /* ops from here work on the gathered rows only */
     size_t head_op;   /* the product that makes the logits */
     uint32_t widths[BL_SLOT__MAX];

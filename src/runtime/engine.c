@@ -118,35 +118,42 @@ static void admit(bl_engine *e, bl_session *s) {
     e->running = s;
 }
 
-/* Puts n tokens of the sequence through the body: their keys and values are stored, their residuals are in
- * the slots. */
+/* Puts n tokens of the sequence through the body up to the point where their keys and values are stored. */
 static bl_code run_rows(bl_engine *e, const int32_t *tokens, uint32_t n, bl_err *err) {
     uint32_t pos = bl_kv_seq_len(e->seq);
     BL_TRY(bl_kv_seq_extend(e->seq, n, err));
     memcpy(e->history + pos, tokens, n * sizeof *tokens);
     bl_exec_begin(e->exec);
     bl_exec_add(e->exec, e->seq, tokens, n, pos);
-    return bl_exec_run(e->exec, 0, e->model.model->select_op, err);
+    return bl_exec_run(e->exec, 0, e->model.model->stored_op, err);
 }
 
-/* Logits of the chunk's rows: all of them when the hash covers the prompt, else only the last row of the
- * prompt. *ret is the last row's, NULL when it was not made. */
-static bl_code prompt_logits(bl_engine *e, bl_session *s, uint32_t n, bool last_chunk, const float **ret,
-                             bl_err *err) {
-    uint32_t n_vocab = e->model.info.n_vocab, rows[BL_EXEC_MAX_OUT];
-    uint32_t from = s->hash_prompt ? 0 : n - 1;
-    *ret = NULL;
-    while ((s->hash_prompt || last_chunk) && from < n) {
+/* Logits of every row of the chunk, for a hash that covers the prompt. *ret is the last row's. */
+static bl_code hash_rows(bl_engine *e, bl_session *s, uint32_t n, const float **ret, bl_err *err) {
+    const bl_model *m = e->model.model;
+    uint32_t rows[BL_EXEC_MAX_OUT];
+    BL_TRY(bl_exec_run(e->exec, m->stored_op, m->select_op, err));
+    for (uint32_t from = 0; from < n; from += BL_EXEC_MAX_OUT) {
         uint32_t k = BL_MIN(n - from, BL_EXEC_MAX_OUT);
         for (uint32_t i = 0; i < k; i++) {
             rows[i] = from + i;
         }
         BL_TRY(bl_exec_head(e->exec, rows, k, err));
-        for (uint32_t i = 0; i < k && s->logit_hash; i++) {
-            s->hash = bl_logit_hash_row(s->hash, bl_exec_logits(e->exec, i), n_vocab);
+        for (uint32_t i = 0; i < k; i++) {
+            s->hash = bl_logit_hash_row(s->hash, bl_exec_logits(e->exec, i), e->model.info.n_vocab);
         }
         *ret = bl_exec_logits(e->exec, k - 1);
-        from += k;
+    }
+    return BL_OK;
+}
+
+/* Logits of the step's last row. */
+static bl_code last_row(bl_engine *e, bl_session *s, const float **ret, bl_err *err) {
+    uint32_t row = bl_exec_rows(e->exec) - 1;
+    BL_TRY(bl_exec_finish(e->exec, &row, 1, err));
+    *ret = bl_exec_logits(e->exec, 0);
+    if (s->logit_hash) {
+        s->hash = bl_logit_hash_row(s->hash, *ret, e->model.info.n_vocab);
     }
     return BL_OK;
 }
@@ -183,15 +190,15 @@ static bl_code advance(bl_engine *e, bl_session *s, bool *ret_more, bl_err *err)
         n = BL_MIN(s->n_prompt - s->n_done, e->model.max_rows);
         BL_TRY(run_rows(e, s->prompt + s->n_done, n, err));
         s->n_done += n;
-        BL_TRY(prompt_logits(e, s, n, s->n_done == s->n_prompt, &logits, err));
+        if (s->hash_prompt) {
+            BL_TRY(hash_rows(e, s, n, &logits, err));
+        } else if (s->n_done == s->n_prompt) {
+            BL_TRY(last_row(e, s, &logits, err));
+        }
     } else {
         n = 0;
         BL_TRY(run_rows(e, &s->last_id, 1, err));
-        BL_TRY(bl_exec_head(e->exec, &(uint32_t){0}, 1, err));
-        logits = bl_exec_logits(e->exec, 0);
-        if (s->logit_hash) {
-            s->hash = bl_logit_hash_row(s->hash, logits, e->model.info.n_vocab);
-        }
+        BL_TRY(last_row(e, s, &logits, err));
     }
     bool emitted = s->n_done == s->n_prompt;
     pthread_mutex_lock(&e->mu);

@@ -142,6 +142,27 @@ bl_code bl_exec_head(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err) 
     return bl_exec_run(x, x->m->select_op, x->m->n_ops, err);
 }
 
+static void move_row(bl_exec *x, uint32_t slot, uint32_t to, uint32_t from) {
+    size_t stride = bl_slot_stride(x->m->widths[slot]);
+    if (to != from) {
+        memcpy(x->slots[slot] + to * stride, x->slots[slot] + from * stride, stride * sizeof(float));
+    }
+}
+
+bl_code bl_exec_finish(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err) {
+    BL_ASSERT(n >= 1 && n <= BL_EXEC_MAX_OUT);
+    for (uint32_t i = 0; i < n; i++) {
+        move_row(x, BL_SLOT_X, i, rows[i]);
+        move_row(x, BL_SLOT_Q, i, rows[i]);
+        x->tokens[i] = x->tokens[rows[i]];
+        x->pos[i] = x->pos[rows[i]];
+        x->seq[i] = x->seq[rows[i]];
+        x->out_rows[i] = i;
+    }
+    x->step.n_rows = x->step.n_out_rows = n;
+    return bl_exec_run(x, x->m->stored_op, x->m->n_ops, err);
+}
+
 const float *bl_exec_logits(const bl_exec *x, uint32_t i) {
     return bl_exec_slot_row(x, BL_SLOT_LOGITS, i);
 }

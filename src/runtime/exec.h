@@ -1,7 +1,9 @@
 /* One step: rows of some sequences in, logits of some rows out. Owns the activation slots and the step's
- * arrays; sized at open, allocates nothing afterwards. Rows are gathered by the scheduler; the op list runs
- * in two parts, because most rows of a prompt need no logits and the head is the largest product of small
- * models. Threads: [engine thread].
+ * arrays; sized at open, allocates nothing afterwards. Rows are gathered by the scheduler.
+ *
+ * The op list runs in parts, because most rows of a prompt need no logits: storing the last layer's keys and
+ * values is the last thing they are needed for, so the rest of that layer and the head, the largest product
+ * of small models, run for the wanted rows only. Threads: [engine thread].
  */
 #ifndef BL_RUNTIME_EXEC_H
 #define BL_RUNTIME_EXEC_H
@@ -32,11 +34,16 @@ void bl_exec_begin(bl_exec *x);
 /* Adds n rows of a sequence, whose tiles for positions [pos, pos + n) exist already. */
 void bl_exec_add(bl_exec *x, const bl_kv_seq *seq, const int32_t *tokens, uint32_t n, uint32_t pos);
 uint32_t bl_exec_rows(const bl_exec *x);
-/* Runs ops [from, to) over all rows; the whole body is [0, model->select_op). */
+/* Runs ops [from, to) over all rows. [0, model->stored_op) stores every key and value, [stored_op, select_op)
+ * completes the residuals. */
 bl_code bl_exec_run(bl_exec *x, size_t from, size_t to, bl_err *err) BL_MUST_CHECK;
-/* After the body: logits of the n <= BL_EXEC_MAX_OUT given rows (ascending). */
+/* After [0, stored_op): logits of the n <= BL_EXEC_MAX_OUT given rows (ascending), which become the only rows
+ * of the step. */
+bl_code bl_exec_finish(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err) BL_MUST_CHECK;
+/* After [0, select_op): logits of the n <= BL_EXEC_MAX_OUT given rows (ascending); may be repeated for
+ * others. */
 bl_code bl_exec_head(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err) BL_MUST_CHECK;
-/* Row i of the last head run; n_vocab floats. */
+/* Row i of the last finish or head; n_vocab floats. */
 const float *bl_exec_logits(const bl_exec *x, uint32_t i);
 /* Row i of any slot, for tests and traces. */
 const float *bl_exec_slot_row(const bl_exec *x, uint32_t slot, uint32_t i);

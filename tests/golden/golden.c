@@ -200,18 +200,18 @@ static bl_code prefill(machine *m, const int32_t *ids, uint32_t n, const float *
     for (uint32_t at = 0; at < n;) {
         uint32_t k = BL_MIN(n - at, m->l.max_rows);
         BL_TRY(start_rows(m, ids + at, k, err));
-        BL_TRY(bl_exec_run(m->exec, 0, m->l.model->select_op, err));
+        BL_TRY(bl_exec_run(m->exec, 0, m->l.model->stored_op, err));
         at += k;
     }
-    BL_TRY(bl_exec_head(m->exec, &(uint32_t){bl_exec_rows(m->exec) - 1}, 1, err));
+    BL_TRY(bl_exec_finish(m->exec, &(uint32_t){bl_exec_rows(m->exec) - 1}, 1, err));
     *ret = bl_exec_logits(m->exec, 0);
     return BL_OK;
 }
 
 static bl_code decode(machine *m, int32_t id, const float **ret, bl_err *err) {
     BL_TRY(start_rows(m, &id, 1, err));
-    BL_TRY(bl_exec_run(m->exec, 0, m->l.model->select_op, err));
-    BL_TRY(bl_exec_head(m->exec, &(uint32_t){0}, 1, err));
+    BL_TRY(bl_exec_run(m->exec, 0, m->l.model->stored_op, err));
+    BL_TRY(bl_exec_finish(m->exec, &(uint32_t){0}, 1, err));
     *ret = bl_exec_logits(m->exec, 0);
     return BL_OK;
 }

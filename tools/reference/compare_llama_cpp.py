@@ -51,13 +51,13 @@ def start(args: argparse.Namespace) -> tuple[subprocess.Popen, str]:
     sys.exit("llama-server did not become healthy")
 
 
-def theirs(base: str, prompt: str, n: int) -> tuple[list[int], list[int], list[float], str]:
-    """Prompt ids, generated ids, log-probability gaps of the two best, text."""
+def theirs(base: str, prompt: str, n: int) -> tuple[list[int], list[int], list[tuple[int, float, int]], str]:
+    """Prompt ids, generated ids, (best, log-probability gap, second) at each position, text."""
     ids = post(base, "/tokenize", {"content": prompt, "add_special": True})["tokens"]
     r = post(base, "/completion", {"prompt": ids, "n_predict": n, "temperature": 0, "top_k": 1, "n_probs": 2, "return_tokens": True,
                                    "ignore_eos": False, "cache_prompt": False, "post_sampling_probs": False})
-    gaps = [c["top_logprobs"][0]["logprob"] - c["top_logprobs"][1]["logprob"] for c in r["completion_probabilities"]]
-    return ids, r["tokens"], gaps, r["content"]
+    tops = [c["top_logprobs"] for c in r["completion_probabilities"]]
+    return ids, r["tokens"], [(t[0]["id"], t[0]["logprob"] - t[1]["logprob"], t[1]["id"]) for t in tops], r["content"]
 
 
 def ours(args: argparse.Namespace, ids: list[int], follow: list[int], mode: str) -> list[tuple[int, float, int]]:
@@ -68,8 +68,20 @@ def ours(args: argparse.Namespace, ids: list[int], follow: list[int], mode: str)
     return [(int(a), float(b), int(c)) for a, b, c in rows]
 
 
+def noise(a: list[tuple[int, float, int]], b: list[tuple[int, float, int]]) -> list[float]:
+    """How far the gap between the two best moved, where both saw the same two (in either order)."""
+    out = []
+    for (p, x, q), (r, y, s) in zip(a, b):
+        if (p, q) == (r, s):
+            out.append(abs(x - y))
+        elif (p, q) == (s, r):
+            out.append(x + y)
+    return out
+
+
 def table(args: argparse.Namespace, base: str, prompts: list[str]) -> list[str]:
-    lines, notes, n_all, n_equal, n_f32 = [], [], 0, 0, 0
+    lines, notes, n_all, n_equal, n_f32, n_theirs = [], [], 0, 0, 0, 0
+    mine, other, both = [], [], []
     lines.append("| prompt | tokens | equal | first difference | texts equal up to it |")
     lines.append("|---|---|---|---|---|")
     for i, prompt in enumerate(prompts, 1):
@@ -79,6 +91,10 @@ def table(args: argparse.Namespace, base: str, prompts: list[str]) -> list[str]:
         n_all += len(want)
         n_equal += len(want) - len(differ)
         n_f32 += sum(int8[k][0] == f32[k][0] for k in range(len(want)))
+        n_theirs += sum(want[k] == f32[k][0] for k in range(len(want)))
+        mine += noise(int8, f32)
+        other += noise(gaps, f32)
+        both += noise(gaps, int8)
         first = f"position {differ[0]}" if differ else "none"
         lines.append(f"| {i} | {len(want)} | {len(want) - len(differ)} | {first} | {differ[0] if differ else len(want)} tokens |")
         notes.append(f"\n**Prompt {i}** `{json.dumps(prompt)}`; llama.cpp: `{json.dumps(text)}`\n")
@@ -86,8 +102,14 @@ def table(args: argparse.Namespace, base: str, prompts: list[str]) -> list[str]:
             notes.append("| position | llama.cpp | its gap (log-probability) | ours | our gap (logits) | ours, float32 activations | its gap |")
             notes.append("|---|---|---|---|---|---|---|")
         for k in differ:
-            notes.append(f"| {k} | {want[k]} | {gaps[k]:.4f} | {int8[k][0]} | {int8[k][1]:.4f} | {f32[k][0]} | {f32[k][1]:.4f} |")
-    lines.append(f"\n{n_equal} of {n_all} positions equal to llama.cpp; {n_f32} of {n_all} equal to our own float32-activation mode.")
+            notes.append(f"| {k} | {want[k]} | {gaps[k][1]:.4f} | {int8[k][0]} | {int8[k][1]:.4f} | {f32[k][0]} | {f32[k][1]:.4f} |")
+    lines.append(f"\nOf {n_all} positions, {n_equal} are equal in both programs. With float32 activations in place of 8-bit ones (same weights), "
+                 f"{n_f32} of ours and {n_theirs} of llama.cpp's stay as they are.\n")
+    lines.append("How far the gap between the two best tokens moves, where both saw the same two: median / 90% / largest")
+    for name, v in (("ours, 8-bit against float32 activations", mine), ("llama.cpp against our float32 activations", other),
+                    ("llama.cpp against ours", both)):
+        v = sorted(v)
+        lines.append(f"- {name}: {v[len(v) // 2]:.3f} / {v[len(v) * 9 // 10]:.3f} / {v[-1]:.3f} ({len(v)} positions)")
     return lines + notes
 
 
