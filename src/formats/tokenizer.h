@@ -28,8 +28,10 @@ enum {
     BL_ENCODE_SPECIAL_PARSE =
         2, /* control tokens written in the text become their ids; without it they are plain text */
 };
-/* Appends ids. Text must be valid UTF-8 (BL_EINVAL with the byte offset otherwise); any length the id list's
- * maximum admits; O(n log n). */
+/* Appends ids. Text must be valid UTF-8 (BL_EINVAL with the byte offset otherwise). BL_ELIMIT: more ids than
+ * the list admits, or a text or word beyond BL_TOKENIZER_MAX_TEXT and BL_TOKENIZER_MAX_WORD (limits.h). O(n
+ * log n). Without BL_ENCODE_SPECIAL_PARSE no control token is ever produced from the text, by merging either.
+ */
 bl_code bl_tokenizer_encode(const bl_tokenizer *t, const char *text, size_t n, unsigned flags, bl_ids *ret,
                             bl_err *err) BL_MUST_CHECK;
 
@@ -49,7 +51,8 @@ bl_code bl_tokenizer_decode(const bl_tokenizer *t, const int32_t *ids, size_t n,
 /* Raw bytes one token contributes in a stream (may end inside a UTF-8 character; byte tokens give one byte;
  * control tokens give nothing when skip_special). Concatenating these and then replacing invalid UTF-8 equals
  * decode of the whole, but for a decoder's start-of-text rule, which `first` (true for the first token of a
- * text) applies. */
+ * text) applies; and where a run of <0xHH> tokens is not valid UTF-8 as a whole, decode gives one U+FFFD for
+ * each of its tokens, as the reference does, whatever part of it is valid. */
 bl_code bl_tokenizer_token_bytes(const bl_tokenizer *t, int32_t id, bool first, bool skip_special,
                                  bl_buf *ret, bl_err *err) BL_MUST_CHECK;
 

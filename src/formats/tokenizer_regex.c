@@ -7,6 +7,7 @@
 
 #include "base/base.h"
 #include "base/buf.h"
+#include "formats/unicode_data.h"
 
 struct bl_tokenizer_regex { /* [immutable after open] */
     pcre2_general_context *memory;
@@ -54,15 +55,12 @@ typedef struct {
 } translation;
 
 /* White_Space: PCRE2's \s also takes U+180E, Oniguruma's does not. */
-#define SPACES                                                                                               \
-    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{" \
-    "3000}"
-#define NOT_SPACES                                                                                           \
-    "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}" \
-    "-\\x{2027}"                                                                                             \
-    "\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
-/* Letter, Mark, Decimal_Number, Connector_Punctuation; PCRE2's \w differs. */
-#define WORDS "\\p{L}\\p{M}\\p{Nd}\\p{Pc}"
+static const char spaces[] = "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{"
+                             "2029}\\x{202f}\\x{205f}\\x{3000}";
+static const char not_spaces[] =
+    "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-"
+    "\\x{2027}"
+    "\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}";
 
 static char peek(const translation *t, size_t ahead) {
     return t->i + ahead < t->n ? t->p[t->i + ahead] : '\0';
@@ -77,23 +75,72 @@ static bool is_alnum(char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* A set of characters, inside a class or standing alone. */
-static bl_code emit_set(translation *t, const char *open, const char *set, bl_err *err) {
-    if (t->in_class) {
-        /* A hyphen on either side would read as a range once the shorthand is spelled out. */
-        bool after_range =
-            t->i >= 3 && t->p[t->i - 2] == '-' && t->p[t->i - 3] != '[' && t->p[t->i - 3] != '^';
-        if (after_range || (peek(t, 1) == '-' && peek(t, 2) != ']')) {
-            BL_FAIL(err, BL_ENOTSUP, "regular expression: a range next to a shorthand at byte %zu", t->i);
+/* The code points of a category (one letter: all of its kind) that the reference knows and PCRE2's Unicode
+ * may not. */
+static bl_code emit_newer(translation *t, const char *category, size_t n, bl_err *err) {
+    for (size_t i = 0; i < bl_unicode_n_newer; i++) {
+        const bl_unicode_range *r = &bl_unicode_newer[i];
+        if (n <= 2 && memcmp(r->category, category, n) == 0) {
+            BL_TRY(bl_buf_printf(t->out, err, "\\x{%x}-\\x{%x}", (unsigned)r->first, (unsigned)r->last));
         }
-        return bl_buf_append_str(t->out, set, err);
     }
-    BL_TRY(bl_buf_append_str(t->out, open, err));
-    BL_TRY(bl_buf_append_str(t->out, set, err));
-    return bl_buf_append_char(t->out, ']', err);
+    return BL_OK;
 }
 
-/* \p{Name} \P{Name} \p{^Name}: general categories as they are, longer names as scripts. i is at the 'p'. */
+/* Opens a class for a shorthand that stands alone; inside a class nothing is opened, but a hyphen on either
+ * side, which would read as a range once the shorthand is spelled out, is refused. `after`: bytes of the
+ * shorthand from i on. */
+static bl_code open_set(translation *t, bool negative, size_t after, bl_err *err) {
+    if (!t->in_class) {
+        return bl_buf_append_str(t->out, negative ? "[^" : "[", err);
+    }
+    bool range_before = t->i >= 3 && t->p[t->i - 2] == '-' && t->p[t->i - 3] != '[' && t->p[t->i - 3] != '^';
+    if (range_before || (peek(t, after) == '-' && peek(t, after + 1) != ']')) {
+        BL_FAIL(err, BL_ENOTSUP, "regular expression: a range next to a shorthand at byte %zu", t->i);
+    }
+    return BL_OK;
+}
+
+static bl_code close_set(translation *t, bl_err *err) {
+    return t->in_class ? BL_OK : bl_buf_append_char(t->out, ']', err);
+}
+
+static bl_code emit_spaces(translation *t, bool negative, bl_err *err) {
+    BL_TRY(open_set(t, negative && !t->in_class, 1, err));
+    BL_TRY(bl_buf_append_str(t->out, negative && t->in_class ? not_spaces : spaces, err));
+    return close_set(t, err);
+}
+
+/* Alphabetic, Mark, Decimal_Number, Connector_Punctuation, as in UTS #18; PCRE2's \w differs. Standing alone,
+ * Oniguruma's also takes the superscripts and fractions of Latin-1. */
+static bl_code emit_words(translation *t, bool negative, bl_err *err) {
+    static const char *const categories[] = {"L", "M", "Nd", "Nl", "Pc"};
+    static const char other_alphabetic[] =
+        "\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}";
+    BL_TRY(open_set(t, negative, 1, err));
+    BL_TRY(bl_buf_append_str(t->out, t->in_class ? "" : "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}", err));
+    BL_TRY(bl_buf_append_str(t->out, other_alphabetic, err));
+    for (size_t i = 0; i < BL_COUNTOF(categories); i++) {
+        BL_TRY(emit_newer(t, categories[i], strlen(categories[i]), err));
+        BL_TRY(bl_buf_printf(t->out, err, "\\p{%s}", categories[i]));
+    }
+    return close_set(t, err);
+}
+
+/* A category or, with a longer name, a script (of PCRE2's Unicode version). `after` as in open_set. */
+static bl_code emit_category(translation *t, const char *name, size_t n, bool negative, size_t after,
+                             bl_err *err) {
+    const char *kind = n > 2 ? "sc:" : "";
+    BL_TRY(open_set(t, negative, after, err));
+    if (t->in_class && negative) { /* keeps PCRE2's Unicode version: a class cannot say "without" */
+        return bl_buf_printf(t->out, err, "\\P{%s%.*s}", kind, (int)n, name);
+    }
+    BL_TRY(emit_newer(t, name, n, err));
+    BL_TRY(bl_buf_printf(t->out, err, "\\p{%s%.*s}", kind, (int)n, name));
+    return close_set(t, err);
+}
+
+/* \p{Name} \P{Name} \p{^Name}. i is at the 'p'. */
 static bl_code emit_property(translation *t, bl_err *err) {
     bool negative = t->p[t->i] == 'P';
     size_t at = t->i + 2, len = 0;
@@ -110,9 +157,9 @@ static bl_code emit_property(translation *t, bl_err *err) {
     if (len == 0 || len > 32 || at + len >= t->n || t->p[at + len] != '}') {
         BL_FAIL(err, BL_ENOTSUP, "regular expression: property name at byte %zu", t->i);
     }
+    BL_TRY(emit_category(t, t->p + at, len, negative, at + len + 1 - t->i, err));
     t->i = at + len;
-    return bl_buf_printf(t->out, err, "\\%c{%s%.*s}", negative ? 'P' : 'p', len > 2 ? "sc:" : "", (int)len,
-                         t->p + at);
+    return BL_OK;
 }
 
 /* \xHH below 80, \x{H...}, \uHHHH. i is at the letter. */
@@ -140,20 +187,18 @@ static bl_code emit_escape(translation *t, bl_err *err) {
     char c = peek(t, 0);
     switch (c) {
     case 's':
-        return emit_set(t, "[", SPACES, err);
     case 'S':
-        return t->in_class ? emit_set(t, "[", NOT_SPACES, err) : emit_set(t, "[^", SPACES, err);
+        return emit_spaces(t, c == 'S', err);
     case 'w':
-        return emit_set(t, "[", WORDS, err);
+        return emit_words(t, false, err);
     case 'W':
         if (!t->in_class) {
-            return emit_set(t, "[^", WORDS, err);
+            return emit_words(t, true, err);
         }
         break;
     case 'd':
-        return bl_buf_append_str(t->out, "\\p{Nd}", err);
     case 'D':
-        return bl_buf_append_str(t->out, "\\P{Nd}", err);
+        return emit_category(t, "Nd", 2, c == 'D', 1, err);
     case 'p':
     case 'P':
         return emit_property(t, err);

@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "base/utf8.h"
+#include "formats/unicode_data.h"
 
 /* Code points of one segment, decomposed. Grows with the text; a segment ends at the next code point below
  * the form's limit, so ordinary text needs a few entries. */
@@ -25,6 +26,19 @@ static uint32_t inert_below(bl_unicode_form form) {
     default:
         return 0xA0;
     }
+}
+
+static bool is_frozen(uint32_t cp) {
+    size_t lo = 0, hi = bl_unicode_n_frozen;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (cp > bl_unicode_frozen[mid].last) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo < bl_unicode_n_frozen && cp >= bl_unicode_frozen[lo].first;
 }
 
 static bl_code push_decomposed(points *p, uint32_t cp, utf8proc_option_t options, bl_err *err) {
@@ -136,34 +150,50 @@ static size_t inert_prefix(const char *s, size_t n, uint32_t limit) {
     return n;
 }
 
-static bl_code normalize(points *p, bl_unicode_form form, const char *s, size_t n, bl_buf *ret, bl_err *err) {
-    bool compose = form == BL_UNICODE_NFC || form == BL_UNICODE_NFKC;
+/* Decomposes from *at up to the next code point below the limit (but the first) or the next frozen one. */
+static bl_code take_segment(points *p, bl_unicode_form form, const char *s, size_t n, size_t *at,
+                            bl_err *err) {
     bool compat = form == BL_UNICODE_NFKC || form == BL_UNICODE_NFKD;
-    uint32_t limit = inert_below(form);
     utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE;
     if (compat) {
         options = (utf8proc_option_t)(options | UTF8PROC_COMPAT);
     }
+    for (bool first = true; *at < n; first = false) {
+        uint32_t cp;
+        size_t len = bl_utf8_decode(s + *at, n - *at, &cp);
+        if (len == 0) {
+            BL_FAIL(err, BL_EINVAL, "unicode: invalid UTF-8 at byte %zu", *at);
+        }
+        if ((!first && cp < inert_below(form)) || is_frozen(cp)) {
+            break;
+        }
+        BL_TRY(push_decomposed(p, cp, options, err));
+        *at += len;
+    }
+    return BL_OK;
+}
+
+/* Frozen code points stand for themselves and end what could combine across them. */
+static bl_code copy_frozen(const char *s, size_t n, size_t *at, bl_buf *ret, bl_err *err) {
+    uint32_t cp;
+    size_t len, from = *at;
+    while ((len = bl_utf8_decode(s + *at, n - *at, &cp)) > 0 && is_frozen(cp)) {
+        *at += len;
+    }
+    return bl_buf_append(ret, s + from, *at - from, err);
+}
+
+static bl_code normalize(points *p, bl_unicode_form form, const char *s, size_t n, bl_buf *ret, bl_err *err) {
+    bool compose = form == BL_UNICODE_NFC || form == BL_UNICODE_NFKC;
+    uint32_t limit = inert_below(form);
     size_t i = 0;
     while (i < n) {
         size_t inert = inert_prefix(s + i, n - i, limit);
         BL_TRY(bl_buf_append(ret, s + i, inert, err));
         i += inert;
-        bool first = true;
-        while (i < n) {
-            uint32_t cp;
-            size_t len = bl_utf8_decode(s + i, n - i, &cp);
-            if (len == 0) {
-                BL_FAIL(err, BL_EINVAL, "unicode: invalid UTF-8 at byte %zu", i);
-            }
-            if (!first && cp < limit) {
-                break;
-            }
-            BL_TRY(push_decomposed(p, cp, options, err));
-            first = false;
-            i += len;
-        }
+        BL_TRY(take_segment(p, form, s, n, &i, err));
         BL_TRY(flush_segment(p, compose, ret, err));
+        BL_TRY(copy_frozen(s, n, &i, ret, err));
     }
     return BL_OK;
 }

@@ -36,6 +36,11 @@ static void test_forms(void **state) {
         {"\xE0\xA4\x95\xE0\xA4\xBC", "\xE0\xA4\x95\xE0\xA4\xBC", "\xE0\xA4\x95\xE0\xA4\xBC",
          "\xE0\xA4\x95\xE0\xA4\xBC"},                                                     /* excluded */
         {"\xCC\x81\xCC\xA3", "\xCC\xA3\xCC\x81", "\xCC\xA3\xCC\x81", "\xCC\xA3\xCC\x81"}, /* no base */
+        /* newer than the reference's tables: no reordering across U+07FD, no composition of U+11938 */
+        {"a\xDF\xBD\xCC\xB4", "a\xDF\xBD\xCC\xB4", "a\xDF\xBD\xCC\xB4", "a\xDF\xBD\xCC\xB4"},
+        {"e\xDF\xBD\xCC\x81", "e\xDF\xBD\xCC\x81", "e\xDF\xBD\xCC\x81", "e\xDF\xBD\xCC\x81"},
+        {"\xF0\x91\xA4\xB5\xF0\x91\xA4\xB0", "\xF0\x91\xA4\xB5\xF0\x91\xA4\xB0",
+         "\xF0\x91\xA4\xB5\xF0\x91\xA4\xB0", "\xF0\x91\xA4\xB5\xF0\x91\xA4\xB0"},
         {"a\xCC\x81z\xCC\x81", "\xC3\xA1\xC5\xBA", "a\xCC\x81z\xCC\x81", "\xC3\xA1\xC5\xBA"},
     };
     (void)state;
@@ -188,6 +193,16 @@ static void test_regex_meaning(void **state) {
         {"\\d", "\xD9\xA3", true},
         {"\\p{N}", "\xC2\xBD", true},
         {"\\d", "\xC2\xBD", false},
+        {"\\p{L}", "\xF0\xB1\x8D\x90", true}, /* U+31350, Unicode 15 */
+        {"[^\\p{L}]", "\xF0\xB1\x8D\x90", false},
+        {"\\P{L}", "\xF0\xB1\x8D\x90", false},
+        {"\\p{Lo}", "\xF0\xB1\x8D\x90", true},
+        {"\\p{Lu}", "\xF0\xB1\x8D\x90", false},
+        {"\\d", "\xF0\x90\xB5\x80", true}, /* U+10D40, Unicode 16 */
+        {"\\w", "\xE2\x92\xB6", true},
+        {"[\\w]", "\xE2\x85\xA0", true},
+        {"\\w", "\xC2\xBD", true},
+        {"[\\w]", "\xC2\xBD", false},
         {"\\w", "_", true},
         {"\\w", "\xCC\x81", true},
         {"\\w", "-", false},
