@@ -56,7 +56,12 @@ bl_code bl_err_wrap(bl_err *err, bl_code code, const char *fmt, ...) BL_PRINTF(3
 /* Short lower-case name of a code ("format", "limit", ...). */
 const char *bl_code_name(bl_code code);
 
-#define BL_FAIL(err, code, ...) return bl_err_set((err), (code), __FILE__, __LINE__, __VA_ARGS__)
+/* The code is returned as written, so that a compiler sees that this is a failure. */
+#define BL_FAIL(err, code, ...)                                                                              \
+    do {                                                                                                     \
+        (void)bl_err_set((err), (code), __FILE__, __LINE__, __VA_ARGS__);                                    \
+        return (code);                                                                                       \
+    } while (0)
 #define BL_TRY(expr)                                                                                         \
     do {                                                                                                     \
         bl_code bl_try_code = (expr);                                                                        \
