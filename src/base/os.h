@@ -1,7 +1,7 @@
 /* The os-call table: every system call and allocation that can fail in the product goes through it, so that
  * tests can make the Nth one fail. One of the project's three mutable globals (the others: the log sink, the
- * guard of mapped files). Set only by tests, before threads start. Entries have the semantics of the C or POSIX function of the same
- * name.
+ * guard of mapped files). Set only by tests, before threads start. Entries have the semantics of the C or
+ * POSIX function of the same name.
  */
 #ifndef BL_BASE_OS_H
 #define BL_BASE_OS_H
