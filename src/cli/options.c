@@ -305,8 +305,7 @@ static bool bit_of(const bl_command *c, uint64_t bits, const char *name) {
             return (bits >> i & 1u) != 0;
         }
     }
-    BL_ASSERT(!"option is not in the table");
-    return false;
+    bl_assert_failed("the option is in the table", __FILE__, __LINE__);
 }
 
 bool bl_opts_given(const bl_command *c, const bl_opts *o, const char *name) {
