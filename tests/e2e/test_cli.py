@@ -412,7 +412,8 @@ def test_chat_ctrl_c_stops_the_answer_and_keeps_the_conversation(terminal, tmp_p
     p = terminal("-m", "acme/tiny", "-n", "3000", "--temperature", "2", "--no-history", "--context", "4000")
     p.expect("> ")
     p.sendline("Hello")
-    time.sleep(1.0)
+    p.expect("Hello")
+    p.expect(r"\w{8}")  # the answer has begun; all 3000 tokens of this tiny model take about a second
     p.sendcontrol("c")
     p.expect(r"\(stopped\)")
     p.sendline(f"/save {tmp_path / 'x.json'}")
