@@ -19,9 +19,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 def ours(args, model: str) -> dict:
     cmd = [str(args.darkbloom), "benchmark", "--model", model, "--prompt-tokens", str(args.prompt), "--decode-tokens",
-           str(args.decode), "--threads", str(args.threads), "--json"]
+           str(args.decode), "--threads", str(args.threads), "--repeat", "1", "--json"]
     out = json.loads(subprocess.run(cmd, capture_output=True, text=True, check=True).stdout)
-    return {"prefill": out["prefill_tokens_per_second"], "decode": out["decode_tokens_per_second"], "raw": out}
+    return {"prefill": out["prefill_tps"], "decode": out["decode_tps"], "raw": out}
 
 
 def theirs(args, model: str) -> dict:
