@@ -18,9 +18,7 @@
 
 #define BL_NUMERICS_VERSION 1
 
-/* ---- weights
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- weights ----------------------------------------------------------------------------------------- */
 
 /* A weight matrix [n_out, k] in the device's own layout. Opaque; made by mat_new from a file's rows. */
 typedef struct bl_mat bl_mat;
@@ -42,8 +40,7 @@ typedef enum {
     BL_ACTIVATIONS_F32   /* comparison mode: weights dequantised to f32 rule, KV is f32 */
 } bl_activations;
 
-/* ---- key/value tiles
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- key/value tiles --------------------------------------------------------------------------------- */
 
 /* KV storage of one layer of one sequence is a table of tiles, one per 64 absolute positions. A tile holds,
  * for each KV head h: K transposed  [head_dim][64]   at element offset h * 2 * 64 * head_dim V [64][head_dim]
@@ -60,9 +57,7 @@ static inline uint64_t bl_kv_tile_bytes(uint32_t n_kv_heads, uint32_t head_dim, 
     return (uint64_t)n_kv_heads * 2u * BL_KV_TILE * head_dim * (f32 ? 4u : 2u);
 }
 
-/* ---- ops
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- ops --------------------------------------------------------------------------------------------- */
 
 /* Activation buffers are numbered slots; each is f32, row-major, n_rows x width (width given per slot in the
  * step). */
@@ -131,9 +126,7 @@ static inline uint32_t bl_slot_stride(uint32_t width) {
     return (width + 15u) & ~15u;
 }
 
-/* ---- the table
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- the table --------------------------------------------------------------------------------------- */
 
 typedef struct bl_backend bl_backend;
 
@@ -172,9 +165,7 @@ struct bl_backend {
     const bl_backend_ops *ops; /* first member of every backend's own struct */
 };
 
-/* ---- CPU
- * ------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- CPU --------------------------------------------------------------------------------------------- */
 
 enum {
     BL_CPU_AVX2 = 1u << 0,   /* AVX2 + FMA + F16C */

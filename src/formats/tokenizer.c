@@ -9,8 +9,7 @@
 #include "base/utf8.h"
 #include "formats/tokenizer_impl.h"
 
-/* ---- life
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------------- */
 
 bl_code bl_tokenizer_new(bl_tokenizer **ret, bl_err *err) {
     bl_tokenizer *t = bl_alloc(sizeof *t);
@@ -89,8 +88,7 @@ bl_code bl_tokenizer_finish(bl_tokenizer *t, bl_err *err) {
     return t->keys ? BL_OK : bl_tokenizer_merges_index(&t->merges, err);
 }
 
-/* ---- look-ups
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- look-ups ---------------------------------------------------------------------------------------- */
 
 uint32_t bl_tokenizer_vocab_size(const bl_tokenizer *t) {
     return t->vocab.n_ids;
@@ -124,8 +122,7 @@ const char *bl_tokenizer_piece(const bl_tokenizer *t, int32_t id, size_t *ret_le
     return t->vocab.blob + t->vocab.pieces[id].off;
 }
 
-/* ---- encode
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- encode ------------------------------------------------------------------------------------------ */
 
 /* The code point that ends at s + at; at > 0. */
 static uint32_t before(const char *s, size_t at, size_t *ret_len) {

@@ -11,8 +11,7 @@
 
 #define NONE UINT32_MAX
 
-/* ---- heap
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- heap -------------------------------------------------------------------------------------------- */
 
 static bool comes_before(const bl_tokenizer_candidate *a, const bl_tokenizer_candidate *b) {
     return a->key != b->key ? a->key < b->key : a->pos < b->pos;
@@ -63,8 +62,7 @@ static bl_tokenizer_candidate heap_pop(bl_tokenizer_work *w) {
     return top;
 }
 
-/* ---- symbols
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- symbols ----------------------------------------------------------------------------------------- */
 
 static bl_code add_symbol(bl_tokenizer_work *w, int32_t id, size_t off, size_t len, bl_err *err) {
     if (w->n_symbols == w->cap_symbols) {
@@ -163,8 +161,7 @@ static bl_code load_scored(bl_tokenizer_work *w, const char *s, size_t n, bl_err
     return BL_OK;
 }
 
-/* ---- merging
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- merging ----------------------------------------------------------------------------------------- */
 
 /* What symbol `left` and its right neighbour merge into; false when they do not. */
 static bool pair_of(const bl_tokenizer_work *w, const char *s, uint32_t left, bl_tokenizer_candidate *ret) {

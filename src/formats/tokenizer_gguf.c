@@ -89,8 +89,7 @@ static bl_code add_pre_tokenizer(bl_tokenizer *t, const char *name, size_t n, bo
     return BL_OK;
 }
 
-/* ---- tokens
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- tokens ------------------------------------------------------------------------------------------ */
 
 static bl_code flags_of(const char *s, size_t n, size_t id, int32_t type, unsigned *ret, bl_err *err) {
     switch (type) {
@@ -161,8 +160,7 @@ static bl_code add_tokens(bl_tokenizer *t, const bl_gguf *g, bl_err *err) {
     return rc;
 }
 
-/* ---- the two models
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the two models ---------------------------------------------------------------------------------- */
 
 /* Sorts like the negated score: the highest score gives the smallest key. */
 static uint32_t key_of(float score) {
@@ -251,8 +249,7 @@ static bl_code set_up_gpt2(bl_tokenizer *t, const bl_gguf *g, bool *ret_add_bos,
     return rc;
 }
 
-/* ---- special ids
- * ------------------------------------------------------------------------------------------------- */
+/* ---- special ids ------------------------------------------------------------------------------------- */
 
 /* An id from the metadata, or `absent` where it is a token; -1 else. */
 static bl_code get_id(const bl_tokenizer *t, const bl_gguf *g, const char *key, int32_t absent, int32_t *ret,

@@ -31,8 +31,7 @@ enum {
     BL_TOKEN_RSTRIP = 1024,
 };
 
-/* ---- tokenizer_vocab.c: id -> content and content -> id
- * ----------------------------------------------------------- */
+/* ---- tokenizer_vocab.c: id -> content and content -> id ---------------------------------------------- */
 
 typedef struct {
     uint32_t hash, id1; /* id + 1; 0: free */
@@ -90,8 +89,7 @@ bl_code bl_tokenizer_merges_index(bl_tokenizer_merges *m, bl_err *err) BL_MUST_C
 /* NULL when the pair does not merge; the rank is the distance from m->m. */
 const bl_tokenizer_merge *bl_tokenizer_merges_find(const bl_tokenizer_merges *m, int32_t left, int32_t right);
 
-/* ---- tokenizer_added.c: leftmost-longest search for added tokens
- * -------------------------------------------------- */
+/* ---- tokenizer_added.c: leftmost-longest search for added tokens ------------------------------------- */
 
 typedef struct {
     uint32_t off, len;
@@ -115,8 +113,7 @@ bl_code bl_tokenizer_matcher_index(bl_tokenizer_matcher *m, bl_err *err) BL_MUST
 /* The longest pattern that starts exactly at s, NULL when none. */
 const bl_tokenizer_pattern *bl_tokenizer_matcher_at(const bl_tokenizer_matcher *m, const char *s, size_t n);
 
-/* ---- tokenizer_ops.c: normalizers and pre-tokenizers
- * -------------------------------------------------------------- */
+/* ---- tokenizer_ops.c: normalizers and pre-tokenizers ------------------------------------------------- */
 
 typedef enum {
     BL_TOKENIZER_OP_REPLACE, /* every `a` by `b` */
@@ -148,8 +145,7 @@ typedef struct {
     bool invert;
 } bl_tokenizer_op;
 
-/* ---- the tokenizer
- * ------------------------------------------------------------------------------------------------ */
+/* ---- the tokenizer ----------------------------------------------------------------------------------- */
 
 struct bl_tokenizer {
     bl_tokenizer_vocab vocab;

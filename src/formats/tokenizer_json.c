@@ -16,8 +16,7 @@ typedef struct {
     size_t n;
 } slice;
 
-/* ---- what is supported, by name
- * ---------------------------------------------------------------------------------- */
+/* ---- what is supported, by name ---------------------------------------------------------------------- */
 
 static bl_code unsupported(const char *what, const char *found, const char *allowed, bl_err *err) {
     BL_FAIL(err, BL_ENOTSUP, "%s: %s '%.64s' is not supported (%s are)", file, what, found, allowed);
@@ -70,8 +69,7 @@ static bl_code pattern_of(const json_t *o, const char *what, const char **ret_st
     return BL_OK;
 }
 
-/* ---- normalizers
- * ------------------------------------------------------------------------------------------------- */
+/* ---- normalizers ------------------------------------------------------------------------------------- */
 
 static bl_code add_replace(bl_tokenizer *t, const char *a, const char *b, bl_err *err) {
     bl_tokenizer_op *op = NULL;
@@ -144,8 +142,7 @@ static bl_code add_normalizer(bl_tokenizer *t, const json_t *o, bl_err *err) {
     return BL_OK;
 }
 
-/* ---- pre-tokenizers
- * ---------------------------------------------------------------------------------------------- */
+/* ---- pre-tokenizers ---------------------------------------------------------------------------------- */
 
 static bl_code behavior_of(const json_t *o, bl_tokenizer_behavior *ret, bl_err *err) {
     static const char *const names[] = {
@@ -275,8 +272,7 @@ static bl_code add_pre_tokenizer(bl_tokenizer *t, const json_t *o, bl_err *err) 
     return BL_OK;
 }
 
-/* ---- post-processor
- * ---------------------------------------------------------------------------------------------- */
+/* ---- post-processor ---------------------------------------------------------------------------------- */
 
 /* The ids of one special token of the template, appended on the side that is being filled. */
 static bl_code add_template_token(bl_tokenizer *t, const json_t *tokens, const char *name, bool after,
@@ -352,8 +348,7 @@ static bl_code add_post_processor(bl_tokenizer *t, const json_t *o, unsigned dep
     return BL_OK;
 }
 
-/* ---- decoder
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- decoder ----------------------------------------------------------------------------------------- */
 
 static bl_code set_decode_replace(bl_tokenizer *t, const char *a, const char *b, bl_err *err) {
     if (t->decode_replace.a) {
@@ -438,8 +433,7 @@ static bl_code add_decoder(bl_tokenizer *t, const json_t *o, bl_err *err) {
     return BL_OK;
 }
 
-/* ---- added tokens
- * ------------------------------------------------------------------------------------------------ */
+/* ---- added tokens ------------------------------------------------------------------------------------ */
 
 static bl_code added_flags(const json_t *o, unsigned *ret_flags, bool *ret_normalized, bl_err *err) {
     static const struct {
@@ -536,8 +530,7 @@ static bl_code add_added_tokens(bl_tokenizer *t, const json_t *list, bl_err *err
     return rc;
 }
 
-/* ---- model
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- model ------------------------------------------------------------------------------------------- */
 
 static bl_code read_vocab(bl_tokenizer *t, slice text, bl_err *err) {
     bl_tokenizer_reader r;
@@ -657,8 +650,7 @@ static bl_code read_model(bl_tokenizer *t, const json_t *model, slice vocab, sli
     return read_merges(t, merges, err);
 }
 
-/* ---- the file
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------- */
 
 /* Walks an object: the values of the members named in `apart` go to `ret_apart` as they stand, all others are
  * copied to *rest, an object of its own. A name in `apart` that comes twice is refused here, all others by

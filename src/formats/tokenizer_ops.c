@@ -51,8 +51,7 @@ void bl_tokenizer_op_done(bl_tokenizer_op *op) {
     bl_tokenizer_regex_free(op->regex);
 }
 
-/* ---- ops that change text
- * ---------------------------------------------------------------------------------------- */
+/* ---- ops that change text ---------------------------------------------------------------------------- */
 
 bl_code bl_tokenizer_replace(const bl_tokenizer_op *op, const char *s, size_t n, bl_buf *ret,
                              bool *ret_changed, bl_err *err) {
@@ -119,8 +118,7 @@ bl_code bl_tokenizer_normalize(bl_tokenizer_work *w, const char *s, size_t n, co
     return BL_OK;
 }
 
-/* ---- ops that split
- * ---------------------------------------------------------------------------------------------- */
+/* ---- ops that split ---------------------------------------------------------------------------------- */
 
 /* A split in progress: pieces come from left to right, with one held back for the behaviours that join. */
 typedef struct {

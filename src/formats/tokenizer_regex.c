@@ -44,8 +44,7 @@ static void regex_release(void *p, void *user) {
     bl_free(p);
 }
 
-/* ---- translation
- * ------------------------------------------------------------------------------------------------- */
+/* ---- translation ------------------------------------------------------------------------------------- */
 
 typedef struct {
     const char *p;
@@ -311,8 +310,7 @@ static bl_code translate(const char *pattern, size_t n, bl_buf *out, bl_err *err
     return BL_OK;
 }
 
-/* ---- compile and search
- * ------------------------------------------------------------------------------------------ */
+/* ---- compile and search ------------------------------------------------------------------------------ */
 
 static bl_code compile(bl_tokenizer_regex *r, const bl_buf *pattern, bl_err *err) {
     int code = 0;

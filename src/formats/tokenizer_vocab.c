@@ -197,8 +197,7 @@ int32_t bl_tokenizer_vocab_find_model(const bl_tokenizer_vocab *v, const char *s
     return id >= 0 && (v->pieces[id].flags & BL_TOKEN_MODEL) ? id : -1;
 }
 
-/* ---- merges
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- merges ------------------------------------------------------------------------------------------ */
 
 void bl_tokenizer_merges_done(bl_tokenizer_merges *m) {
     bl_free(m->m);

@@ -48,8 +48,7 @@ typedef struct {
     int32_t attn_norm, q_norm, k_norm, post_attn_norm, ffn_norm, post_ffn_norm;
 } layer_refs;
 
-/* ---- tensors
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- tensors ----------------------------------------------------------------------------------------- */
 
 static void full_name(const builder *b, const char *base, const char *suffix, char out[NAME_MAX_BYTES]) {
     if (b->layer >= 0) {
@@ -179,9 +178,7 @@ static bl_code add_layer_tensors(builder *b, layer_refs *r) {
     return BL_OK;
 }
 
-/* ---- ops
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- ops --------------------------------------------------------------------------------------------- */
 
 static bl_op *add_op(builder *b, bl_op_kind kind, const char *label, uint8_t in0, uint8_t in1, uint8_t out) {
     bl_model *m = b->m;
@@ -314,8 +311,7 @@ static void add_exit_ops(builder *b, int32_t norm, int32_t head) {
     }
 }
 
-/* ---- the whole
- * --------------------------------------------------------------------------------------------------- */
+/* ---- the whole --------------------------------------------------------------------------------------- */
 
 static void set_widths(bl_model *m) {
     const bl_decoder_config *c = &m->cfg;

@@ -11,8 +11,7 @@
 #define WHAT          "config.json"
 #define KEY_MAX_BYTES 96u
 
-/* ---- config.json
- * ------------------------------------------------------------------------------------------------- */
+/* ---- config.json ------------------------------------------------------------------------------------- */
 
 static bl_code need_u32(const json_t *o, const char *key, uint32_t max, uint32_t *ret, bl_err *err) {
     uint64_t v = 0;
@@ -153,8 +152,7 @@ bl_code bl_family_hf_rope(const json_t *params, double theta, bl_rope_config *re
     return BL_OK;
 }
 
-/* ---- GGUF metadata
- * ------------------------------------------------------------------------------------------------ */
+/* ---- GGUF metadata ----------------------------------------------------------------------------------- */
 
 static void gguf_key(const char *arch, const char *key, char out[KEY_MAX_BYTES]) {
     snprintf(out, KEY_MAX_BYTES, "%s.%s", arch, key);

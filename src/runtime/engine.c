@@ -69,8 +69,7 @@ void bl_engine_options_init(bl_engine_options *o) {
     *o = (bl_engine_options){.cpu_mask = UINT32_MAX};
 }
 
-/* ---- one step [engine thread]
- * -------------------------------------------------------------------------------------------- */
+/* ---- one step [engine thread] ------------------------------------------------------------------------ */
 
 static void finish(bl_engine *e, bl_session *s, bl_finish why) {
     uint64_t now = bl_clock_mono_ns();
@@ -229,9 +228,7 @@ static void step(bl_engine *e) {
     }
 }
 
-/* ---- the thread
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- the thread -------------------------------------------------------------------------------------- */
 
 static char *profile_text(bl_engine *e) {
     const bl_op_profile *p;
@@ -341,8 +338,7 @@ static void *engine_main(void *arg) {
     return NULL;
 }
 
-/* ---- open and close
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- open and close ---------------------------------------------------------------------------------- */
 
 static bl_code open_parts(bl_engine *e, const bl_engine_options *o, bl_err *err) {
     bl_loaded *l = &e->model;
@@ -410,8 +406,7 @@ void bl_engine_close(bl_engine *e) {
     bl_free(e);
 }
 
-/* ---- from other threads
- * -------------------------------------------------------------------------------------------------- */
+/* ---- from other threads ------------------------------------------------------------------------------ */
 
 bl_code bl_session_submit(bl_engine *e, const bl_request *r, bl_session **ret, bl_err *err) {
     bl_session *s;

@@ -145,8 +145,7 @@ static void give_back(bl_kv_pool *p, void **tile) {
     }
 }
 
-/* ---- sequences
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- sequences --------------------------------------------------------------------------------------- */
 
 bl_code bl_kv_seq_new(bl_kv_pool *p, bl_kv_seq **ret, bl_err *err) {
     uint32_t n_layers = p->g.n_layers;

@@ -14,9 +14,7 @@
 #define PROGRAM_BYTES         ((uint64_t)12 << 20)
 #define TOKENIZER_TOKEN_BYTES 100u
 
-/* ---- parts
- * -------------------------------------------------------------------------------------------------------------
- */
+/* ---- parts ------------------------------------------------------------------------------------------- */
 
 /* "Q8_0 25, Q5_0 81": matrices per type, most bytes first. */
 static void quant_text(const bl_model *m, char out[96]) {
@@ -128,8 +126,7 @@ bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometr
     return BL_OK;
 }
 
-/* ---- what there is
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- what there is ----------------------------------------------------------------------------------- */
 
 /* Unsigned decimal at s; false when there is none or it does not fit. */
 static bool read_number(const char *s, uint64_t *ret) {

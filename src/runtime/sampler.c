@@ -70,8 +70,7 @@ bl_code bl_sampling_check(const bl_sampling *p, bl_err *err) {
     return BL_OK;
 }
 
-/* ---- weights
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- weights ----------------------------------------------------------------------------------------- */
 
 #define EXP_MIN                                                                                              \
     (-87.0f) /* smaller results would be denormal: taken as 0, they are below 2^-125 of the largest */
@@ -173,8 +172,7 @@ static int32_t arg_max(const float *l, uint32_t n) {
     return (int32_t)best;
 }
 
-/* ---- candidates: heaps over ids
- * ---------------------------------------------------------------------------------------- */
+/* ---- candidates: heaps over ids ---------------------------------------------------------------------- */
 
 /* The total order of candidates: larger logit first, then lower id. Every sort below gives one result,
  * whatever its steps. */
@@ -337,9 +335,7 @@ static bool find_support(bl_sampler *s, const float *l, int32_t best, const bl_s
     return true;
 }
 
-/* ---- public
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- public ------------------------------------------------------------------------------------------ */
 
 static int32_t draw_list(const int32_t *ids, const float *w, uint32_t n, float u) {
     double total = 0.0, sum = 0.0;

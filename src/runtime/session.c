@@ -107,9 +107,7 @@ void bl_session_unref(bl_session *s) {
     }
 }
 
-/* ---- engine side
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- engine side ------------------------------------------------------------------------------------- */
 
 /* Called with the lock held, which it lets go of around the call: no callback runs under a lock. `notifying`
  * is what bl_session_free waits for. */
@@ -160,9 +158,7 @@ bool bl_session_is_stop(const bl_session *s, int32_t id) {
     return false;
 }
 
-/* ---- reader side
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- reader side ------------------------------------------------------------------------------------- */
 
 static void take_token_locked(bl_session *s, bl_event *ret) {
     const bl_token_event *t = &s->tokens[s->n_read];

@@ -69,9 +69,7 @@ static bl_code machine_open(machine *m, const bl_engine_options *o, bl_err *err)
     return bl_sampler_new(m->l.info.n_vocab, &m->sampler, err);
 }
 
-/* ---- numbers
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- numbers ----------------------------------------------------------------------------------------- */
 
 static void add_row(stats *s, const float *got, const float *ref, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
@@ -119,9 +117,7 @@ static bl_code get_ids(const bl_safetensors *st, const char *name, int32_t *dst,
     return BL_OK;
 }
 
-/* ---- evaluation
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- evaluation -------------------------------------------------------------------------------------- */
 
 static bl_code start_rows(machine *m, const int32_t *ids, uint32_t n, bl_err *err) {
     uint32_t pos = bl_kv_seq_len(m->seq);
@@ -332,9 +328,7 @@ static bl_code hash(const char *path, const options *o, bl_err *err) {
     return rc;
 }
 
-/* ---- command line
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- command line ------------------------------------------------------------------------------------ */
 
 static bool parse_u32(const char *s, uint32_t max, uint32_t *ret) {
     char *end;

@@ -101,8 +101,7 @@ static void ask(bl_engine *e, const bl_request *r, answer *a) {
     }
 }
 
-/* ---- events
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------------------ */
 
 static void test_answers_as_the_reference(void **state) {
     (void)state;
@@ -307,9 +306,7 @@ static void test_close_ends_what_waits(void **state) {
     }
 }
 
-/* ---- limits
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- limits ------------------------------------------------------------------------------------------ */
 
 static void expect_refused(bl_engine *e, const bl_request *r, const char *want) {
     bl_session *s = NULL;
@@ -432,8 +429,7 @@ static void test_opening_is_checked(void **state) {
     assert_int_equal(bl_engine_open(&o, &e, &err), BL_ENOTFOUND);
 }
 
-/* ---- the same answer
- * ------------------------------------------------------------------------------------------------- */
+/* ---- the same answer --------------------------------------------------------------------------------- */
 
 /* Rows whose logits nobody asked for skip the last layer's end and the head: that must not move a bit. A
  * prompt of one token has only asked-for rows, so both ways hash the same rows. */

@@ -14,8 +14,7 @@
 #include "model/model.h"
 #include "tiny_model.h"
 
-/* ---- Hugging Face folders: a fixture's weights behind another config
- * ------------------------------------------------- */
+/* ---- Hugging Face folders: a fixture's weights behind another config --------------------------------- */
 
 static char folder[512];
 
@@ -226,9 +225,7 @@ static void test_op_lists(void **state) {
     bl_checkpoint_free(c);
 }
 
-/* ---- GGUF
- * -----------------------------------------------------------------------------------------------------------------
- */
+/* ---- GGUF -------------------------------------------------------------------------------------------- */
 
 typedef void gguf_edit(tiny_gguf *g);
 
@@ -315,9 +312,7 @@ static void test_gguf_files(void **state) {
     unlink(path);
 }
 
-/* ---- rope
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- rope -------------------------------------------------------------------------------------------- */
 
 static void test_rope_frequencies(void **state) {
     (void)state;

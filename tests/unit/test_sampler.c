@@ -37,8 +37,7 @@ static bl_sampler *new_sampler(uint32_t n) {
     return s;
 }
 
-/* ---- an independent, slow definition: sort everything, long double
- * ------------------------------------------------ */
+/* ---- an independent, slow definition: sort everything, long double ----------------------------------- */
 
 static int by_rank(const void *a, const void *b) {
     int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
@@ -91,9 +90,7 @@ static bl_sampling settings(float t, uint32_t k, float p, float m) {
     return (bl_sampling){.temperature = t, .top_k = k, .top_p = p, .min_p = m, .seed = 1};
 }
 
-/* ---- tests
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- tests ------------------------------------------------------------------------------------------- */
 
 static void test_support_and_weights_are_exact(void **state) {
     (void)state;

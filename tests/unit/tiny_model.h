@@ -22,8 +22,7 @@
 static const char tiny_llama[] = BL_SOURCE_DIR "/tests/fixtures/tiny/llama-tiny";
 static const char tiny_gemma[] = BL_SOURCE_DIR "/tests/fixtures/tiny/gemma3-tiny";
 
-/* ---- quantisers: simple ones, rounding to the nearest level
- * ---------------------------------------------------- */
+/* ---- quantisers: simple ones, rounding to the nearest level ------------------------------------------ */
 
 static inline void tiny_put(bl_buf *b, const void *p, size_t n) {
     TINY_MUST(bl_buf_append(b, p, n, NULL));
@@ -186,8 +185,7 @@ static inline void tiny_quantise(bl_dtype t, const float *x, size_t n, bl_buf *o
     }
 }
 
-/* ---- GGUF writer
- * --------------------------------------------------------------------------------------------------- */
+/* ---- GGUF writer ------------------------------------------------------------------------------------- */
 
 typedef struct {
     bl_buf kv, infos, data;
@@ -281,9 +279,7 @@ static inline const char *tiny_path(const char *name) {
     return path;
 }
 
-/* ---- models
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- models ------------------------------------------------------------------------------------------ */
 
 typedef struct {
     const char *arch; /* "llama" or "gemma3" */
