@@ -191,12 +191,18 @@ static bl_code check_browser(const bl_serve *s, const bl_http_head *h, bl_openai
                             "this origin is not allowed; start the server with --cors or an API key");
 }
 
+static bool media_type_is(bl_http_slice t, const char *want) {
+    size_t n = strlen(want);
+    return t.len >= n && strncasecmp(t.ptr, want, n) == 0 &&
+           (t.len == n || t.ptr[n] == ';' || t.ptr[n] == ' ');
+}
+
+/* Form data is what `curl -d` says by default. Letting it pass opens nothing to web pages: their POSTs carry
+ * an Origin, which check_browser has seen. */
 static bl_code check_content_type(const bl_http_head *h, bl_openai_error *e) {
-    static const char want[] = "application/json";
-    size_t n = sizeof want - 1;
     bl_http_slice t = h->content_type;
-    if (!t.ptr || (t.len >= n && strncasecmp(t.ptr, want, n) == 0 &&
-                   (t.len == n || t.ptr[n] == ';' || t.ptr[n] == ' '))) {
+    if (!t.ptr || media_type_is(t, "application/json") ||
+        media_type_is(t, "application/x-www-form-urlencoded")) {
         return BL_OK;
     }
     return bl_openai_refuse(e, 415, "unsupported_media_type", NULL, "Content-Type must be application/json");

@@ -385,6 +385,10 @@ static void test_refused_requests(void **state) {
     assert_error(411, "length_required");
     (void)request("POST", "/v1/completions", "Content-Type: text/plain\r\nContent-Length: 2\r\n", NULL);
     assert_error(415, "unsupported_media_type");
+    /* what `curl -d` says by default passes; the body is looked at */
+    (void)request("POST", "/v1/completions",
+                  "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 0\r\n", NULL);
+    assert_error(400, "invalid_json");
     static char body[5000];
     memset(body, 'a', sizeof body);
     memcpy(body, "{\"model\":\"fake\",\"prompt\":\"", 26);
