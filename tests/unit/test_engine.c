@@ -541,6 +541,68 @@ static void test_containers_agree_to_the_bit(void **state) {
     expect_equal_containers(tiny_gemma, &tiny_gemma_dims);
 }
 
+static const tiny_dims *edited_dims;
+
+static void add_copy_of_embedding(tiny_gguf *g) {
+    uint64_t seed = 7; /* as tiny_model_write begins: the same numbers */
+    size_t n = (size_t)edited_dims->vocab * edited_dims->hidden;
+    float *x = bl_alloc_array(n, sizeof *x);
+    assert_non_null(x);
+    tiny_weights(NULL, "", false, x, n, &seed);
+    tiny_tensor(g, "output.weight", BL_DTYPE_F16, x, edited_dims->vocab, edited_dims->hidden);
+    bl_free(x);
+}
+
+static void add_flat_biases(tiny_gguf *g, float value) {
+    static const char *names[] = {"attn_q", "attn_k", "attn_v", "attn_output"};
+    for (uint32_t l = 0; l < edited_dims->layers; l++) {
+        for (uint32_t i = 0; i < 4; i++) {
+            float x[128];
+            char name[64];
+            for (uint32_t k = 0; k < 128; k++) {
+                x[k] = value;
+            }
+            snprintf(name, sizeof name, "blk.%u.%s.bias", l, names[i]);
+            tiny_tensor(g, name, BL_DTYPE_F32, x, 0, i == 1 || i == 2 ? 64 : 128);
+        }
+    }
+}
+
+static void add_zero_biases(tiny_gguf *g) {
+    add_flat_biases(g, 0.0f);
+}
+
+static void add_real_biases(tiny_gguf *g) {
+    add_flat_biases(g, 0.25f);
+}
+
+/* A head of its own with the embedding's weights is the tied model; biases of zero are none, others are not.
+ */
+static void test_untied_head_and_biases(void **state) {
+    (void)state;
+    static const bl_dtype f16[] = {BL_DTYPE_F16};
+    void (*edits[])(tiny_gguf *) = {NULL, add_copy_of_embedding, add_zero_biases, add_real_biases};
+    uint64_t hash[4];
+    const char *path = tiny_path("edited");
+    edited_dims = &tiny_llama_dims;
+    for (int i = 0; i < 4; i++) {
+        tiny_model_write_edited(path, edited_dims, NULL, f16, 1, edits[i]);
+        bl_engine_options o = options_for(path);
+        bl_engine *e = open_engine(&o);
+        assert_int_equal(bl_engine_info(e)->tied_embeddings, i != 1);
+        bl_request r = greedy(10);
+        r.hash_prompt = true;
+        answer a;
+        ask(e, &r, &a);
+        hash[i] = a.end.logit_hash;
+        bl_engine_close(e);
+    }
+    unlink(path);
+    assert_int_equal(hash[0], hash[1]);
+    assert_int_equal(hash[0], hash[2]);
+    assert_int_not_equal(hash[0], hash[3]);
+}
+
 static void test_seeds_and_resumption(void **state) {
     (void)state;
     bl_engine_options o = options_for(tiny_gemma);
@@ -642,6 +704,7 @@ int main(void) {
         cmocka_unit_test(test_one_hash_for_floats),
         cmocka_unit_test(test_one_hash_for_every_weight_type),
         cmocka_unit_test(test_containers_agree_to_the_bit),
+        cmocka_unit_test(test_untied_head_and_biases),
         cmocka_unit_test(test_seeds_and_resumption),
         cmocka_unit_test(test_common_prefix_is_kept),
         cmocka_unit_test(test_profile_names_every_operation),

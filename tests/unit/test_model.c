@@ -312,6 +312,58 @@ static void test_gguf_files(void **state) {
     unlink(path);
 }
 
+static void add_biases(tiny_gguf *g, float scale) {
+    static const struct {
+        const char *name;
+        uint32_t n;
+    } biases[] = {{"attn_q", 128},   {"attn_k", 64},  {"attn_v", 64},   {"attn_output", 128},
+                  {"ffn_gate", 192}, {"ffn_up", 192}, {"ffn_down", 128}};
+    for (uint32_t l = 0; l < 4; l++) {
+        for (size_t i = 0; i < BL_COUNTOF(biases); i++) {
+            float x[192];
+            char name[64];
+            for (uint32_t k = 0; k < 192; k++) {
+                x[k] = scale * (float)k;
+            }
+            snprintf(name, sizeof name, "blk.%u.%s.bias", l, biases[i].name);
+            tiny_tensor(g, name, BL_DTYPE_F32, x, 0, biases[i].n);
+        }
+    }
+}
+static void edit_biases(tiny_gguf *g) {
+    add_biases(g, 1.0f);
+}
+
+/* Biases of q and k are stored in pairs like the rows, and put back alike; the others stay. */
+static void test_biases_are_bound(void **state) {
+    (void)state;
+    char msg[256];
+    bl_model *m;
+    bl_checkpoint *c;
+    const char *path = write_llama(edit_biases);
+    assert_int_equal(try_model(path, msg, &m, &c), BL_OK);
+    TINY_MUST(bl_model_load_vectors(m, NULL));
+    bl_model_resolve(m);
+    size_t n = 0;
+    for (size_t i = 0; i < m->n_ops && m->ops[i].layer <= 0; i++) {
+        const bl_op *op = &m->ops[i];
+        for (uint32_t k = 0; op->kind == BL_OP_MATMUL && k < op->n_w; k++) {
+            bool paired = op->in0 == BL_SLOT_H && op->n_w == 3 && k < 2;
+            assert_non_null(op->bias[k]);
+            for (uint32_t j = 0; j < 64; j++) {
+                uint32_t h = j / 32, r = j % 32;
+                uint32_t want = paired ? 32 * h + (r < 16 ? 2 * r : 2 * (r - 16) + 1) : j;
+                assert_true(op->bias[k][j] == (float)want);
+            }
+            n++;
+        }
+    }
+    assert_int_equal(n, 7);
+    bl_model_free(m, NULL);
+    bl_checkpoint_free(c);
+    unlink(path);
+}
+
 /* ---- rope -------------------------------------------------------------------------------------------- */
 
 static void test_rope_frequencies(void **state) {
@@ -363,7 +415,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_llama_configs),    cmocka_unit_test(test_gemma_configs),
         cmocka_unit_test(test_op_lists),         cmocka_unit_test(test_gguf_files),
-        cmocka_unit_test(test_rope_frequencies),
+        cmocka_unit_test(test_biases_are_bound), cmocka_unit_test(test_rope_frequencies),
     };
     return cmocka_run_group_tests_name("model", tests, NULL, NULL);
 }
