@@ -2,7 +2,7 @@
 import concurrent.futures
 import json
 import os
-import pathlib
+import random
 import socket
 import struct
 import sys
@@ -295,9 +295,9 @@ def test_more_connections_than_allowed():
 def test_a_reader_that_does_not_read(server):
     """It holds neither the engine nor memory; another client's answer comes meanwhile."""
     before = server.memory_kib()
-    body = json.dumps({"model": "tiny-chat", "prompt": "x", "max_tokens": 4000, "stream": True, "logprobs": 5, "temperature": 0}).encode()
+    body = json.dumps({"model": "tiny-chat", "prompt": "x", "max_tokens": 3000, "stream": True, "logprobs": 5, "temperature": 0}).encode()
     with socket.socket() as c:
-        c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         c.connect((server.host, server.port))
         c.sendall(post(body, path=b"/v1/completions"))
         server.wait_queue(running=1)
@@ -310,3 +310,39 @@ def test_a_reader_that_does_not_read(server):
             assert part
             got += part
         assert got.count(b'"finish_reason":"length"') == 1
+
+
+def test_mutated_requests(server):
+    """Valid requests with bytes changed, dropped, doubled and cut at random: an answer that is HTTP, or a close; never silence."""
+    seed = int(os.environ.get("BL_SEED", "20260"))
+    print(f"BL_SEED={seed}")
+    rng = random.Random(seed)
+    sources = [post(CHAT, b"Content-Type: application/json\r\n"), b"GET /v1/models/tiny-chat HTTP/1.1\r\n" + HOST + b"Accept: */*\r\n\r\n",
+               post(json.dumps({"model": "tiny-chat", "prompt": [72, 105], "max_tokens": 4, "stream": True, "logprobs": 2}).encode(),
+                    path=b"/v1/completions"),
+               b"POST /v1/completions HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
+               b"10\r\n{\"model\":\"tiny-c\r\n16\r\nhat\",\"prompt\":\"abcdef\"\r\n1\r\n}\r\n0\r\n\r\n"]
+    interesting = [b"\r\n", b"\x00", b"\xff", b"{", b"[", b'"', b":", b"-1", b"99999999999999999999", b" ", b"\n", b"chunked", b"Content-Length: 3\r\n"]
+    for _ in range(int(os.environ.get("BL_MUTATIONS", "400"))):
+        data = bytearray(rng.choice(sources))
+        for _ in range(rng.randint(1, 4)):
+            at = rng.randrange(len(data))
+            kind = rng.randrange(4)
+            if kind == 0:
+                data[at] = rng.randrange(256)
+            elif kind == 1:
+                del data[at : at + rng.randint(1, 20)]
+            elif kind == 2:
+                data[at:at] = rng.choice(interesting)
+            else:
+                data[at:at] = data[at : at + rng.randint(1, 40)]
+        with dial(server) as c:
+            c.sendall(bytes(data))
+            c.shutdown(socket.SHUT_WR)  # so that an incomplete request ends now and not at its deadline
+            got = b""
+            try:
+                while part := c.recv(65536):
+                    got += part
+            except ConnectionResetError:
+                pass
+            assert got == b"" or got.startswith(b"HTTP/1.1 "), bytes(data)
