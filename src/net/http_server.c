@@ -67,6 +67,7 @@ struct bl_http_exchange {
     uint64_t body_counted; /* of this body in server->body_bytes */
     uint64_t deadline_ns;  /* of the state, 0: none */
     uint64_t body_end_ns;
+    uint64_t linger_end_ns;
     uint64_t write_deadline_ns; /* while output waits */
     void *user;
 };
@@ -103,6 +104,7 @@ void bl_http_server_options_init(bl_http_server_options *o) {
     o->body_timeout_ms = 120000;
     o->write_timeout_ms = 60000;
     o->linger_timeout_ms = 3000;
+    o->linger_total_ms = 30000;
 }
 
 static uint64_t after_ms(uint32_t ms) {
@@ -429,7 +431,11 @@ static int conn_rx(bl_http_exchange *c, const void *data, size_t n) {
     if (c->dead) {
         return -1;
     }
-    if (c->state == ST_LINGER || (c->state == ST_FLUSH && c->close_after)) {
+    if (c->state == ST_LINGER) { /* it still sends: closing now would reset it before it read the answer */
+        c->deadline_ns = BL_MIN(after_ms(c->server->o.linger_timeout_ms), c->linger_end_ns);
+        return 0;
+    }
+    if (c->state == ST_FLUSH && c->close_after) {
         return 0;
     }
     if (bl_buf_append(&c->in, data, n, NULL) != BL_OK) {
@@ -469,6 +475,7 @@ static int conn_flushed(bl_http_exchange *c) {
     }
     c->state = ST_LINGER;
     c->deadline_ns = after_ms(c->server->o.linger_timeout_ms);
+    c->linger_end_ns = after_ms(c->server->o.linger_total_ms);
     return shutdown(lws_get_socket_fd(c->wsi), SHUT_WR) == 0 ? 0 : -1;
 }
 

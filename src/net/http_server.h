@@ -55,7 +55,8 @@ typedef struct {
     uint32_t body_idle_timeout_ms;
     uint32_t body_timeout_ms;   /* the whole body */
     uint32_t write_timeout_ms;  /* output waits and the client takes nothing */
-    uint32_t linger_timeout_ms; /* reading and dropping after an early answer */
+    uint32_t linger_timeout_ms; /* silence that ends reading and dropping after the last answer */
+    uint32_t linger_total_ms;   /* and its whole length */
     bl_http_handlers handlers;  /* all set */
 } bl_http_server_options;
 

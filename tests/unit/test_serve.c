@@ -704,6 +704,16 @@ static void test_bodies(void **state) {
     }
     assert_int_equal(listen_for_answer(c, false), 413);
     hang_up(c);
+    /* also when it takes its time */
+    c = dial();
+    says(c, "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 100000000\r\n\r\n");
+    for (int i = 0; i < 8; i++) {
+        say(c, block, 10000);
+        usleep(500000);
+    }
+    say(c, block, 10000);
+    assert_int_equal(listen_for_answer(c, false), 413);
+    hang_up(c);
     c = dial();
     says(c, "POST /v1/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n");
     assert_int_equal(listen_for_answer(c, false), 400);
