@@ -28,6 +28,13 @@ typedef struct {
     bl_dtype dtype;    /* of the source rows */
     uint32_t n_out, k; /* k is a multiple of the dtype's block */
     const void *rows;  /* n_out rows of k elements, contiguous, unaligned; only read during mat_new */
+    /* MLX types (tensor/mlx.h), whose scales lie apart; all zero for types that carry their scales. k is then
+     * also a multiple of the group. Read like rows. */
+    uint32_t group;       /* elements per scale: 32, 64 or 128 (affine), 32 (mxfp4, mxfp8), 16 (nvfp4) */
+    bl_dtype scale_dtype; /* BF16, F16 or F32 (affine), F8_E8M0 or U8 (mxfp4, mxfp8), F8_E4M3 or U8 (nvfp4) */
+    const void *scales;   /* [n_out][k / group], unaligned */
+    const void *biases;   /* the same of scale_dtype for affine, NULL for the others */
+    float global_scale;   /* nvfp4: the scale is s * global_scale; 0 means 1 */
     /* May be NULL. Called by mat_new, on its thread, in ascending order: these rows will not be read again.
      */
     void (*consumed)(void *user, uint32_t first_row, uint32_t n_rows);

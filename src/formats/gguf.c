@@ -74,17 +74,17 @@ typedef struct {
 } tensor_type;
 
 static const tensor_type tensor_types[] = {
-    {0, "F32", BL_DTYPE_F32},       {1, "F16", BL_DTYPE_F16},       {30, "BF16", BL_DTYPE_BF16},
-    {2, "Q4_0", BL_DTYPE_Q4_0},     {3, "Q4_1", BL_DTYPE_Q4_1},     {6, "Q5_0", BL_DTYPE_Q5_0},
-    {7, "Q5_1", BL_DTYPE_Q5_1},     {8, "Q8_0", BL_DTYPE_Q8_0},     {12, "Q4_K", BL_DTYPE_Q4_K},
-    {13, "Q5_K", BL_DTYPE_Q5_K},    {14, "Q6_K", BL_DTYPE_Q6_K},    {24, "I8", BL_DTYPE_I8},
-    {25, "I16", BL_DTYPE_I16},      {26, "I32", BL_DTYPE_I32},      {27, "I64", BL_DTYPE_I64},
-    {9, "Q8_1", BL_DTYPE__MAX},     {10, "Q2_K", BL_DTYPE__MAX},    {11, "Q3_K", BL_DTYPE__MAX},
-    {15, "Q8_K", BL_DTYPE__MAX},    {16, "IQ2_XXS", BL_DTYPE__MAX}, {17, "IQ2_XS", BL_DTYPE__MAX},
-    {18, "IQ3_XXS", BL_DTYPE__MAX}, {19, "IQ1_S", BL_DTYPE__MAX},   {20, "IQ4_NL", BL_DTYPE__MAX},
-    {21, "IQ3_S", BL_DTYPE__MAX},   {22, "IQ2_S", BL_DTYPE__MAX},   {23, "IQ4_XS", BL_DTYPE__MAX},
-    {28, "F64", BL_DTYPE__MAX},     {29, "IQ1_M", BL_DTYPE__MAX},   {34, "TQ1_0", BL_DTYPE__MAX},
-    {35, "TQ2_0", BL_DTYPE__MAX},   {39, "MXFP4", BL_DTYPE__MAX},   {40, "NVFP4", BL_DTYPE__MAX},
+    {0, "F32", BL_DTYPE_F32},       {1, "F16", BL_DTYPE_F16},           {30, "BF16", BL_DTYPE_BF16},
+    {2, "Q4_0", BL_DTYPE_Q4_0},     {3, "Q4_1", BL_DTYPE_Q4_1},         {6, "Q5_0", BL_DTYPE_Q5_0},
+    {7, "Q5_1", BL_DTYPE_Q5_1},     {8, "Q8_0", BL_DTYPE_Q8_0},         {12, "Q4_K", BL_DTYPE_Q4_K},
+    {13, "Q5_K", BL_DTYPE_Q5_K},    {14, "Q6_K", BL_DTYPE_Q6_K},        {24, "I8", BL_DTYPE_I8},
+    {25, "I16", BL_DTYPE_I16},      {26, "I32", BL_DTYPE_I32},          {27, "I64", BL_DTYPE_I64},
+    {9, "Q8_1", BL_DTYPE__MAX},     {10, "Q2_K", BL_DTYPE__MAX},        {11, "Q3_K", BL_DTYPE__MAX},
+    {15, "Q8_K", BL_DTYPE__MAX},    {16, "IQ2_XXS", BL_DTYPE__MAX},     {17, "IQ2_XS", BL_DTYPE__MAX},
+    {18, "IQ3_XXS", BL_DTYPE__MAX}, {19, "IQ1_S", BL_DTYPE__MAX},       {20, "IQ4_NL", BL_DTYPE__MAX},
+    {21, "IQ3_S", BL_DTYPE__MAX},   {22, "IQ2_S", BL_DTYPE__MAX},       {23, "IQ4_XS", BL_DTYPE__MAX},
+    {28, "F64", BL_DTYPE__MAX},     {29, "IQ1_M", BL_DTYPE__MAX},       {34, "TQ1_0", BL_DTYPE__MAX},
+    {35, "TQ2_0", BL_DTYPE__MAX},   {39, "MXFP4", BL_DTYPE_GGUF_MXFP4}, {40, "NVFP4", BL_DTYPE__MAX},
     {41, "Q1_0", BL_DTYPE__MAX},    {42, "Q2_0", BL_DTYPE__MAX},
 };
 
@@ -277,10 +277,10 @@ static bl_code find_tensor_type(uint32_t id, bl_dtype *ret, bl_err *err) {
             continue;
         }
         if (tensor_types[i].dtype == BL_DTYPE__MAX) {
-            BL_FAIL(
-                err, BL_ENOTSUP,
-                "type %s is not supported, allowed are F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K",
-                tensor_types[i].name);
+            BL_FAIL(err, BL_ENOTSUP,
+                    "type %s is not supported, allowed are F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K "
+                    "Q6_K MXFP4",
+                    tensor_types[i].name);
         }
         *ret = tensor_types[i].dtype;
         return BL_OK;

@@ -1,6 +1,6 @@
 /* Element types: the table of sizes, exact half conversions, scalar dequantisation and the finite check.
  *
- * Layouts: spec models.md §9.3 and §9.4 (GGUF v3 blocks). This file is the definition of a stored weight's
+ * Layouts: spec models.md §9.3 to §9.5 (GGUF v3 blocks). This file is the definition of a stored weight's
  * value; kernels re-lay the same numbers and are compared with it. Rows may start at any address: fields are
  * read with memcpy, little-endian.
  */
@@ -11,15 +11,34 @@
 #include "base/base.h"
 
 static const bl_dtype_info infos[BL_DTYPE__MAX] = {
-    [BL_DTYPE_F32] = {"F32", 1, 4, true},          [BL_DTYPE_F16] = {"F16", 1, 2, true},
-    [BL_DTYPE_BF16] = {"BF16", 1, 2, true},        [BL_DTYPE_Q4_0] = {"Q4_0", 32, 18, true},
-    [BL_DTYPE_Q4_1] = {"Q4_1", 32, 20, true},      [BL_DTYPE_Q5_0] = {"Q5_0", 32, 22, true},
-    [BL_DTYPE_Q5_1] = {"Q5_1", 32, 24, true},      [BL_DTYPE_Q8_0] = {"Q8_0", 32, 34, true},
-    [BL_DTYPE_Q4_K] = {"Q4_K", 256, 144, true},    [BL_DTYPE_Q5_K] = {"Q5_K", 256, 176, true},
-    [BL_DTYPE_Q6_K] = {"Q6_K", 256, 210, true},    [BL_DTYPE_I8] = {"I8", 1, 1, false},
-    [BL_DTYPE_I16] = {"I16", 1, 2, false},         [BL_DTYPE_I32] = {"I32", 1, 4, false},
-    [BL_DTYPE_I64] = {"I64", 1, 8, false},         [BL_DTYPE_U8] = {"U8", 1, 1, false},
-    [BL_DTYPE_U32] = {"U32", 1, 4, false},         [BL_DTYPE_F8_E4M3] = {"F8_E4M3", 1, 1, false},
+    [BL_DTYPE_F32] = {"F32", 1, 4, true},
+    [BL_DTYPE_F16] = {"F16", 1, 2, true},
+    [BL_DTYPE_BF16] = {"BF16", 1, 2, true},
+    [BL_DTYPE_Q4_0] = {"Q4_0", 32, 18, true},
+    [BL_DTYPE_Q4_1] = {"Q4_1", 32, 20, true},
+    [BL_DTYPE_Q5_0] = {"Q5_0", 32, 22, true},
+    [BL_DTYPE_Q5_1] = {"Q5_1", 32, 24, true},
+    [BL_DTYPE_Q8_0] = {"Q8_0", 32, 34, true},
+    [BL_DTYPE_Q4_K] = {"Q4_K", 256, 144, true},
+    [BL_DTYPE_Q5_K] = {"Q5_K", 256, 176, true},
+    [BL_DTYPE_Q6_K] = {"Q6_K", 256, 210, true},
+    [BL_DTYPE_AFFINE2] = {"AFFINE2", 32, 8, true},
+    [BL_DTYPE_AFFINE3] = {"AFFINE3", 32, 12, true},
+    [BL_DTYPE_AFFINE4] = {"AFFINE4", 32, 16, true},
+    [BL_DTYPE_AFFINE5] = {"AFFINE5", 32, 20, true},
+    [BL_DTYPE_AFFINE6] = {"AFFINE6", 32, 24, true},
+    [BL_DTYPE_AFFINE8] = {"AFFINE8", 32, 32, true},
+    [BL_DTYPE_MXFP4] = {"MXFP4", 32, 16, true},
+    [BL_DTYPE_MXFP8] = {"MXFP8", 32, 32, true},
+    [BL_DTYPE_NVFP4] = {"NVFP4", 32, 16, true},
+    [BL_DTYPE_GGUF_MXFP4] = {"GGUF_MXFP4", 32, 17, true},
+    [BL_DTYPE_I8] = {"I8", 1, 1, false},
+    [BL_DTYPE_I16] = {"I16", 1, 2, false},
+    [BL_DTYPE_I32] = {"I32", 1, 4, false},
+    [BL_DTYPE_I64] = {"I64", 1, 8, false},
+    [BL_DTYPE_U8] = {"U8", 1, 1, false},
+    [BL_DTYPE_U32] = {"U32", 1, 4, false},
+    [BL_DTYPE_F8_E4M3] = {"F8_E4M3", 1, 1, false},
     [BL_DTYPE_F8_E8M0] = {"F8_E8M0", 1, 1, false},
 };
 
@@ -175,6 +194,15 @@ static void dequant_q6_k(const uint8_t *b, float *y) {
     }
 }
 
+/* 17 bytes: the scale, then 16 bytes of low and high halves. */
+static void dequant_mxfp4(const uint8_t *b, float *y) {
+    float d = bl_e8m0_to_f32(b[0]);
+    for (int j = 0; j < 16; j++) {
+        y[j] = d * (0.5f * (float)bl_e2m1_doubled(b[1 + j] & 15u));
+        y[j + 16] = d * (0.5f * (float)bl_e2m1_doubled(b[1 + j] >> 4));
+    }
+}
+
 static void dequant_block(bl_dtype t, const uint8_t *b, float *y) {
     switch (t) {
     case BL_DTYPE_Q4_0:
@@ -194,9 +222,12 @@ static void dequant_block(bl_dtype t, const uint8_t *b, float *y) {
     case BL_DTYPE_Q5_K:
         dequant_q45_k(b, b + 16, b + 48, y);
         break;
-    default:
-        BL_ASSERT(t == BL_DTYPE_Q6_K); /* the last of the block formats */
+    case BL_DTYPE_Q6_K:
         dequant_q6_k(b, y);
+        break;
+    default:
+        BL_ASSERT(t == BL_DTYPE_GGUF_MXFP4); /* the last of the block formats; MLX rows do not come here */
+        dequant_mxfp4(b, y);
         break;
     }
 }
@@ -255,6 +286,7 @@ static float_fields fields_of(bl_dtype t) {
         return (float_fields){2, 1, {208, 0}};
     case BL_DTYPE_F8_E4M3:
     case BL_DTYPE_F8_E8M0:
+    case BL_DTYPE_GGUF_MXFP4:
         return (float_fields){1, 1, {0, 0}};
     default:
         return (float_fields){0, 0, {0, 0}};
@@ -271,6 +303,8 @@ static bool field_finite(bl_dtype t, const uint8_t *p) {
         return (*p & 0x7fu) != 0x7fu;
     case BL_DTYPE_F8_E8M0:
         return *p != 0xffu;
+    case BL_DTYPE_GGUF_MXFP4: /* 6 * 2^126 is too large for f32 */
+        return *p <= BL_E8M0_MAX_FP4;
     default: /* an f16 field */
         return (get_u16(p) & 0x7c00u) != 0x7c00u;
     }
@@ -285,6 +319,8 @@ static bool field_is_nan(bl_dtype t, const uint8_t *p) {
     case BL_DTYPE_F8_E4M3:
     case BL_DTYPE_F8_E8M0:
         return true;
+    case BL_DTYPE_GGUF_MXFP4:
+        return *p == 0xffu;
     default:
         return (get_u16(p) & 0x3ffu) != 0;
     }

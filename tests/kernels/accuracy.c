@@ -121,7 +121,7 @@ static double matmul_nmse(bl_check *c, bl_dtype t) {
 }
 
 void check_nmse(bl_check *c) {
-    for (int t = 0; t < BL_DTYPE_I8; t++) {
+    for (int t = 0; t <= BL_DTYPE_Q6_K; t++) {
         double e = matmul_nmse(c, (bl_dtype)t);
         double limit = bl_dtype_group((bl_dtype)t) == BL_GROUP_FLOAT ? 1e-11 : 3e-4;
         bc_expect(c, e <= limit, "matmul %s: normalised squared error %.2g, allowed %.2g",

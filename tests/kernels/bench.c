@@ -249,11 +249,11 @@ int bench(const bc_bench_options *o) {
     }
     bench_matmul(&x, "head", BL_DTYPE_Q8_0, 262144, 640, 1, 1);
     bench_matmul(&x, "head", BL_DTYPE_Q8_0, 49152, 576, 1, 2);
-    for (int t = 0; t < BL_DTYPE_I8; t++) {
+    for (int t = 0; t <= BL_DTYPE_Q6_K; t++) {
         uint32_t k = bl_dtype_group((bl_dtype)t) == BL_GROUP_256 ? 2048 : 640;
         bench_matmul(&x, "ffn", (bl_dtype)t, 2048, k, 1, 48);
     }
-    for (int t = 0; t < BL_DTYPE_I8; t++) {
+    for (int t = 0; t <= BL_DTYPE_Q6_K; t++) {
         uint32_t k = bl_dtype_group((bl_dtype)t) == BL_GROUP_256 ? 2048 : 640;
         bench_matmul(&x, "ffn", (bl_dtype)t, 2048, k, 512, 1);
     }

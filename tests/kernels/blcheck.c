@@ -47,7 +47,7 @@ static void check_tiers(bl_check *total, uint64_t seed) {
                       .seed = seed,
                       .first_seed = seed};
         printf("%s\n", name);
-        for (int t = 0; t < BL_DTYPE_I8; t++) {
+        for (int t = 0; t <= BL_DTYPE_Q6_K; t++) {
             IF_NEW(matmul[t], bl_dtype_get((bl_dtype)t)->name, check_matmul(&c, (bl_dtype)t));
         }
         if (i == 0) {

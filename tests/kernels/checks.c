@@ -163,7 +163,7 @@ void check_quant(bl_check *c) {
 }
 
 void check_embed(bl_check *c) {
-    for (int t = 0; t < BL_DTYPE_I8; t++) {
+    for (int t = 0; t <= BL_DTYPE_Q6_K; t++) {
         uint32_t k = 256 * (1 + bc_below(c, 3)), n_out = 1 + bc_below(c, 40);
         bc_matrix w = bc_matrix_new(c, (bl_dtype)t, n_out, k, BC_W_RANDOM, BL_ACTIVATIONS_INT8);
         bc_buf a = bc_new(c, k * 4, 4), b = bc_new(c, k * 4, 4);

@@ -142,7 +142,7 @@ static void test_matmul(void **state) {
     (void)state;
     for (int act = 0; act < 2; act++) {
         bl_backend *b = open_cpu(2, act ? BL_ACTIVATIONS_F32 : BL_ACTIVATIONS_INT8);
-        for (int t = 0; t < BL_DTYPE_I8; t++) {
+        for (int t = 0; t <= BL_DTYPE_Q6_K; t++) {
             uint32_t k = bl_dtype_get((bl_dtype)t)->block_elems == 256 ? 768 : 672;
             for (uint32_t rows = 1; rows <= 9; rows += 4) {
                 seed = (uint64_t)(t * 100) + rows;
@@ -162,7 +162,7 @@ static void test_matmul(void **state) {
 static void test_embed(void **state) {
     (void)state;
     bl_backend *b = open_cpu(1, BL_ACTIVATIONS_INT8);
-    for (int t = 0; t < BL_DTYPE_I8; t++) {
+    for (int t = 0; t <= BL_DTYPE_Q6_K; t++) {
         uint32_t k = 512, n_out = 21;
         uint64_t rb, scratch;
         uint8_t *raw = random_rows((bl_dtype)t, n_out, k, &rb);

@@ -8,7 +8,7 @@
 
 #include "base/base.h"
 #include "base/file.h"
-#include "tensor/dtype.h"
+#include "tensor/mlx.h"
 
 static void test_row_bytes(void **state) {
     (void)state;
@@ -101,7 +101,23 @@ static const struct {
     {"q6_k scale", BL_DTYPE_Q6_K, 208, 2, 0x7e00u, 0x7c00u, "scale of the Q6_K block at element 256"},
     {"f8_e4m3", BL_DTYPE_F8_E4M3, 0, 1, 0xffu, 0, "element 1 (F8_E4M3)"},
     {"f8_e8m0", BL_DTYPE_F8_E8M0, 0, 1, 0xffu, 0, "element 1 (F8_E8M0)"},
+    {"gguf_mxfp4", BL_DTYPE_GGUF_MXFP4, 0, 1, 0xffu, 0xfdu, "scale of the GGUF_MXFP4 block at element 32"},
 };
+
+static void test_small_floats(void **state) {
+    (void)state;
+    static const float e2m1[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    for (uint32_t c = 0; c < 16; c++) {
+        assert_true(0.5f * (float)bl_e2m1_doubled(c) == (c & 8 ? -e2m1[c & 7] : e2m1[c & 7]));
+    }
+    for (int b = 0; b < 256; b++) {
+        int exp = b >> 3 & 15, man = b & 7;
+        double v = exp == 0 ? ldexp(man, -9) : ldexp(8 + man, exp - 10);
+        assert_true((double)bl_e4m3_to_f32((uint8_t)b) == (b & 0x80 ? -v : v));
+        assert_int_equal(signbit(bl_e4m3_to_f32((uint8_t)b)) != 0, b >> 7);
+        assert_true((double)bl_e8m0_to_f32((uint8_t)b) == (b == 255 ? (double)INFINITY : ldexp(1, b - 127)));
+    }
+}
 
 static void test_check_finite(void **state) {
     (void)state;
@@ -144,9 +160,12 @@ static void test_check_finite_ignores_quants(void **state) {
  * zeros included: both evaluate the same f32 operations in the same order. */
 static void test_dequant_equals_reference(void **state) {
     (void)state;
-    for (int t = BL_DTYPE_F32; t <= BL_DTYPE_Q6_K; t++) {
+    for (int t = BL_DTYPE_F32; t < BL_DTYPE_I8; t++) {
+        if (bl_dtype_is_mlx((bl_dtype)t)) {
+            continue; /* test_mlx.c */
+        }
         const bl_dtype_info *info = bl_dtype_get((bl_dtype)t);
-        char path[512], name[16] = "";
+        char path[512], name[20] = "";
         for (size_t i = 0; info->name[i]; i++) {
             name[i] = (char)tolower((unsigned char)info->name[i]);
         }
@@ -181,6 +200,7 @@ int main(void) {
         cmocka_unit_test(test_f16_all_codes),
         cmocka_unit_test(test_f32_to_f16_rounding),
         cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_small_floats),
         cmocka_unit_test(test_check_finite),
         cmocka_unit_test(test_check_finite_ignores_quants),
         cmocka_unit_test(test_dequant_equals_reference),

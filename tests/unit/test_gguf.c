@@ -371,8 +371,8 @@ static void b_type_unknown(bl_buf *b) {
 static void b_type_q2_k(bl_buf *b) {
     b_dims(b, 1, 256, 1, 10);
 }
-static void b_type_mxfp4(bl_buf *b) {
-    b_dims(b, 1, 32, 1, 39);
+static void b_type_nvfp4(bl_buf *b) {
+    b_dims(b, 1, 64, 1, 40);
 }
 static void b_info_cut(bl_buf *b) {
     put_head(b, 1, 0);
@@ -512,10 +512,10 @@ static const bad_case bad[] = {
     {"unknown type", b_type_unknown, BL_EFORMAT, "tensor 't': type is 4711, which GGUF does not define"},
     {"type we do not read", b_type_q2_k, BL_ENOTSUP,
      "tensor 't': type Q2_K is not supported, allowed are F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K "
-     "Q6_K"},
-    {"type we do not read yet", b_type_mxfp4, BL_ENOTSUP,
-     "tensor 't': type MXFP4 is not supported, allowed are F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K "
-     "Q6_K"},
+     "Q6_K MXFP4"},
+    {"type we do not read yet", b_type_nvfp4, BL_ENOTSUP,
+     "tensor 't': type NVFP4 is not supported, allowed are F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K "
+     "Q6_K MXFP4"},
     {"info cut", b_info_cut, BL_EFORMAT, "tensor 'abcdefgh': offset needs 8 bytes at 56, file has 63 bytes"},
     {"first offset not 0", b_offset_first, BL_EFORMAT,
      "tensor 'a': offset is 32, allowed is 0 (right after the one before)"},

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "tensor/mlx.h"
 
 /* Elements of k dequantised at once on the way to F32. A multiple of every block. */
 #define PART 256u
@@ -11,6 +12,33 @@ static uint16_t get_u16(const uint8_t *p) {
     uint16_t v;
     memcpy(&v, p, 2); /* files and machine are little-endian */
     return v;
+}
+
+/* Row `row` of an MLX matrix. */
+static bl_mlx_row mlx_row(const bl_mat_desc *d, uint64_t row) {
+    const uint8_t *scales = d->scales, *biases = d->biases;
+    uint64_t row_bytes = (uint64_t)d->k / 32 * bl_dtype_get(d->dtype)->block_bytes,
+             scale_bytes = (uint64_t)d->k / d->group * bl_dtype_get(d->scale_dtype)->block_bytes;
+    return (bl_mlx_row){
+        .dtype = d->dtype,
+        .scale_dtype = d->scale_dtype,
+        .group = d->group,
+        .global_scale = d->global_scale,
+        .packed = (const uint8_t *)d->rows + row * row_bytes,
+        .scales = scales + row * scale_bytes,
+        .biases = biases ? biases + row * scale_bytes : NULL,
+    };
+}
+
+static bl_code check_mlx_layout(const bl_mat_desc *d, bl_err *err) {
+    bl_mlx_row r = {.dtype = d->dtype,
+                    .scale_dtype = d->scale_dtype,
+                    .group = d->group,
+                    .global_scale = d->global_scale,
+                    .scales = d->scales,
+                    .biases = d->biases};
+    bl_code c = bl_mlx_check_layout(&r, d->k, err);
+    return c == BL_OK ? c : bl_err_wrap(err, c, "%s", d->name);
 }
 
 bl_code bl_pack_plan(const bl_mat_desc *d, bl_activations act, bl_packed *ret, uint64_t *ret_bytes,
@@ -23,7 +51,13 @@ bl_code bl_pack_plan(const bl_mat_desc *d, bl_activations act, bl_packed *ret, u
         BL_FAIL(err, BL_EINVAL, "%s: shape [%u, %u], rows must be >= 1 and a multiple of %u long", d->name,
                 d->n_out, d->k, info->block_elems);
     }
+    if (bl_dtype_is_mlx(d->dtype)) {
+        BL_TRY(check_mlx_layout(d, err));
+    }
     bl_packed p = {.dtype = d->dtype, .n_out = d->n_out, .k = d->k};
+    if (bl_dtype_is_mlx(d->dtype) || d->dtype == BL_DTYPE_GGUF_MXFP4) {
+        p.dtype = BL_DTYPE_F32;
+    }
     if (act == BL_ACTIVATIONS_F32 && bl_dtype_group(d->dtype) != BL_GROUP_FLOAT) {
         p.dtype = BL_DTYPE_F32;
     }
@@ -163,8 +197,9 @@ static void pack_quant_row(const bl_packed *pk, const uint8_t *src, uint32_t r, 
     }
 }
 
-static void pack_float_row(const bl_mat_desc *d, const bl_packed *pk, const uint8_t *src, uint32_t r,
+static void pack_float_row(const bl_mat_desc *d, const bl_packed *pk, const uint8_t *src, uint64_t row,
                            uint8_t *dst) {
+    uint32_t r = (uint32_t)(row % BL_PK_ROWS);
     const bl_dtype_info *info = bl_dtype_get(d->dtype);
     dst += pk->data_off;
     if (pk->dtype != BL_DTYPE_F32) {
@@ -176,7 +211,12 @@ static void pack_float_row(const bl_mat_desc *d, const bl_packed *pk, const uint
     float part[PART];
     for (uint32_t k = 0; k < d->k; k += PART) {
         uint32_t n = BL_MIN(PART, d->k - k);
-        bl_dequant_row(d->dtype, src + (size_t)k / info->block_elems * info->block_bytes, part, n);
+        if (bl_dtype_is_mlx(d->dtype)) {
+            bl_mlx_row m = mlx_row(d, row);
+            bl_mlx_dequant(&m, k, part, n);
+        } else {
+            bl_dequant_row(d->dtype, src + (size_t)k / info->block_elems * info->block_bytes, part, n);
+        }
         for (uint32_t i = 0; i < n; i++) {
             memcpy(dst + 4 * ((size_t)(k + i) * BL_PK_ROWS + r), &part[i], 4);
         }
@@ -190,12 +230,18 @@ bl_code bl_pack_block(const bl_mat_desc *d, const bl_packed *pk, uint32_t block,
     for (uint32_t r = 0; r < n; r++) {
         uint64_t row = (uint64_t)block * BL_PK_ROWS + r;
         const uint8_t *src = (const uint8_t *)d->rows + row * row_bytes;
-        bl_code c = bl_dtype_check_finite(d->dtype, src, d->k, err);
+        bl_code c;
+        if (bl_dtype_is_mlx(d->dtype)) {
+            bl_mlx_row m = mlx_row(d, row);
+            c = bl_mlx_check_finite(&m, d->k, err);
+        } else {
+            c = bl_dtype_check_finite(d->dtype, src, d->k, err);
+        }
         if (c != BL_OK) {
             return bl_err_wrap(err, c, "%s, row %llu", d->name, (unsigned long long)row);
         }
         if (bl_dtype_group(pk->dtype) == BL_GROUP_FLOAT) {
-            pack_float_row(d, pk, src, r, dst);
+            pack_float_row(d, pk, src, row, dst);
         } else {
             pack_quant_row(pk, src, r, (size_t)row_bytes, dst);
         }
