@@ -20,6 +20,7 @@ typedef struct {
     ssize_t (*read)(int fd, void *buf, size_t n);
     ssize_t (*pread)(int fd, void *buf, size_t n, off_t off);
     ssize_t (*write)(int fd, const void *buf, size_t n);
+    ssize_t (*pwrite)(int fd, const void *buf, size_t n, off_t off);
     int (*fstat)(int fd, struct stat *ret);
     int (*fsync)(int fd);
     int (*rename)(const char *from, const char *to);

@@ -94,6 +94,14 @@ static ssize_t fault_write(int fd, const void *buf, size_t n) {
     return faults.real.write(fd, buf, n);
 }
 
+static ssize_t fault_pwrite(int fd, const void *buf, size_t n, off_t off) {
+    if (fault_due(FAULT_IO)) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return faults.real.pwrite(fd, buf, n, off);
+}
+
 static int fault_fsync(int fd) {
     if (fault_due(FAULT_IO)) {
         errno = EIO;
@@ -148,6 +156,7 @@ static bool faults_arm(uint64_t n, unsigned kinds, bool persistent) {
         bl_os.read = fault_read;
         bl_os.pread = fault_pread;
         bl_os.write = fault_write;
+        bl_os.pwrite = fault_pwrite;
         bl_os.fsync = fault_fsync;
         bl_os.rename = fault_rename;
         bl_os.fstat = fault_fstat;
