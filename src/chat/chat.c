@@ -1,25 +1,27 @@
 /* Opening: which template, which ids end an answer, which sampling the checkpoint wants. */
 #include "chat/chat.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/base.h"
 #include "chat/internal.h"
 
-void bl_chat_add_stop(bl_chat *c, int64_t id) {
+void bl_chat_add_stop(bl_chat *c, int64_t id, uint32_t source) {
     int64_t n_vocab = c->tokenizer ? (int64_t)bl_tokenizer_vocab_size(c->tokenizer) : INT32_MAX;
-    if (id < 0 || id >= n_vocab || c->n_stop_ids == BL_CHAT_MAX_STOP_IDS) {
+    size_t i = 0;
+    while (i < c->n_stop_ids && c->stop_ids[i] != id) {
+        i++;
+    }
+    if (id < 0 || id >= n_vocab || i == BL_CHAT_MAX_STOP_IDS) {
         return;
     }
-    for (size_t i = 0; i < c->n_stop_ids; i++) {
-        if (c->stop_ids[i] == id) {
-            return;
-        }
-    }
-    c->stop_ids[c->n_stop_ids++] = (int32_t)id;
+    c->stop_ids[i] = (int32_t)id;
+    c->stop_sources[i] |= source;
+    c->n_stop_ids = BL_MAX(c->n_stop_ids, i + 1);
 }
 
-static int32_t control_id(const bl_chat *c, const char *piece) {
+int32_t bl_chat_control_id(const bl_chat *c, const char *piece) {
     int32_t id = bl_tokenizer_id(c->tokenizer, piece, strlen(piece));
     return id >= 0 && bl_tokenizer_is_special(c->tokenizer, id) ? id : -1;
 }
@@ -31,7 +33,7 @@ static void add_turn_ends(bl_chat *c, const char *text, size_t n) {
     static const char *const markers[] = {"<end_of_turn>", "<turn|>", "<|im_end|>", "<|eot_id|>"};
     for (size_t i = 0; i < BL_COUNTOF(markers); i++) {
         if (n > 0 && memmem(text, n, markers[i], strlen(markers[i]))) {
-            bl_chat_add_stop(c, control_id(c, markers[i]));
+            bl_chat_add_stop(c, bl_chat_control_id(c, markers[i]), BL_STOP_TEMPLATE);
         }
     }
 }
@@ -83,7 +85,8 @@ static bl_code compile_templates(bl_chat *c, const bl_chat_sources *s, bl_err *e
         }
         return BL_OK;
     }
-    if (s->gemma3 && control_id(c, "<start_of_turn>") >= 0 && control_id(c, "<end_of_turn>") >= 0) {
+    if (s->gemma3 && bl_chat_control_id(c, "<start_of_turn>") >= 0 &&
+        bl_chat_control_id(c, "<end_of_turn>") >= 0) {
         size_t n = strlen(bl_chat_template_gemma3);
         BL_TRY(bl_jinja_compile(bl_chat_template_gemma3, n, &c->main, err));
         c->source = BL_TEMPLATE_BUILTIN;
@@ -103,10 +106,11 @@ static bl_code open_into(bl_chat *c, const bl_checkpoint *ckpt, bl_chat_sources 
     if (!c->tokenizer) {
         return BL_OK;
     }
-    bl_chat_add_stop(c, bl_tokenizer_eos(c->tokenizer));
+    bl_chat_add_stop(c, bl_tokenizer_eos(c->tokenizer), BL_STOP_TOKENIZER);
     BL_TRY(add_token_vars(c, err));
     BL_TRY(compile_templates(c, s, err));
-    return c->main ? bl_chat_probe_content(c, err) : BL_OK;
+    bl_chat_choose_dialect(c, s);
+    return c->main ? bl_chat_probe_template(c, err) : BL_OK;
 }
 
 bl_code bl_chat_open(const bl_checkpoint *ckpt, bl_chat **ret, bl_err *err) {
@@ -115,6 +119,7 @@ bl_code bl_chat_open(const bl_checkpoint *ckpt, bl_chat **ret, bl_err *err) {
         BL_FAIL(err, BL_ENOMEM, "chat: out of memory");
     }
     c->defaults = (bl_chat_defaults){.temperature = 1.0f, .top_p = 1.0f};
+    (void)snprintf(c->features.reason, sizeof c->features.reason, "the checkpoint ships no tokenizer");
     bl_chat_sources s = {0};
     bl_buf_init(&s.main, (size_t)1 << 20);
     bl_buf_init(&s.tool_use, (size_t)1 << 20);
@@ -151,6 +156,41 @@ bl_template_source bl_chat_template_source(const bl_chat *c) {
 const int32_t *bl_chat_stop_ids(const bl_chat *c, size_t *ret_n) {
     *ret_n = c->n_stop_ids;
     return c->stop_ids;
+}
+
+bl_chat_stop bl_chat_stop_at(const bl_chat *c, size_t i) {
+    bl_chat_stop s = {.id = c->stop_ids[i], .sources = c->stop_sources[i]};
+    s.text = c->tokenizer ? bl_tokenizer_piece(c->tokenizer, s.id, &s.n_text) : NULL;
+    return s;
+}
+
+void bl_chat_stop_sources(uint32_t sources, char *out, size_t size) {
+    static const char *const words[] = {"config.json",
+                                        "config.json text_config",
+                                        "generation_config.json",
+                                        "tokenizer_config.json",
+                                        "tokenizer",
+                                        "tokenizer.ggml.eos_token_id",
+                                        "tokenizer.ggml.eot_token_id",
+                                        "tokenizer.ggml.eom_token_id",
+                                        "chat template",
+                                        "dialect"};
+    size_t used = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < BL_COUNTOF(words) && used < size; i++) {
+        if ((sources >> i & 1) != 0) {
+            used += (size_t)snprintf(out + used, size - used, "%s%s", used > 0 ? ", " : "", words[i]);
+        }
+    }
+}
+
+const bl_chat_features *bl_chat_describe(const bl_chat *c) {
+    return &c->features;
+}
+
+const int32_t *bl_chat_markers(const bl_chat *c, size_t *ret_n) {
+    *ret_n = c->n_markers;
+    return c->markers;
 }
 
 bl_chat_defaults bl_chat_sampling_defaults(const bl_chat *c) {

@@ -10,6 +10,7 @@
 #include "base/buf.h"
 #include "base/ids.h"
 #include "bl/bl_err.h"
+#include "chat/parser.h"
 #include "formats/checkpoint.h"
 #include "formats/tokenizer.h"
 
@@ -34,8 +35,52 @@ bl_template_source bl_chat_template_source(const bl_chat *c);
 
 /* Ids that end an answer: union of every source (spec §12): eos of config.json (and its text_config), of
  * generation_config.json, of the tokenizer; eos, eot and eom of GGUF; and control tokens that end a turn in
- * the template's text (<end_of_turn>, <turn|>, <|im_end|>, <|eot_id|>). Borrowed. */
+ * the template's text (<end_of_turn>, <turn|>, <|im_end|>, <|eot_id|>), or hand over for a tool's result in
+ * the dialect (Gemma 4's <|tool_response>, harmony's <|call|>) or end its answer (<|return|>). Borrowed. */
 const int32_t *bl_chat_stop_ids(const bl_chat *c, size_t *ret_n);
+
+/* Where a stop id was found; several bits when several say so. */
+enum {
+    BL_STOP_CONFIG = 1,
+    BL_STOP_TEXT_CONFIG = 2,
+    BL_STOP_GENERATION_CONFIG = 4,
+    BL_STOP_TOKENIZER_CONFIG = 8,
+    BL_STOP_TOKENIZER = 16,
+    BL_STOP_GGUF_EOS = 32,
+    BL_STOP_GGUF_EOT = 64,
+    BL_STOP_GGUF_EOM = 128,
+    BL_STOP_TEMPLATE = 256,
+    BL_STOP_DIALECT = 512
+};
+typedef struct {
+    int32_t id;
+    uint32_t sources;
+    const char *text; /* the token as its file writes it; NULL without a tokenizer */
+    size_t n_text;
+} bl_chat_stop;
+/* The i-th of the stop ids, for display. */
+bl_chat_stop bl_chat_stop_at(const bl_chat *c, size_t i);
+/* "config.json, generation_config.json" in out (cut to fit). */
+void bl_chat_stop_sources(uint32_t sources, char *out, size_t size);
+
+/* What the template and the vocabulary say about answers. Immutable, borrowed. */
+typedef struct {
+    bl_dialect dialect;
+    char reason[200];      /* why this dialect, one line */
+    bool tools;            /* the template reads `tools` */
+    bool thinking_switch;  /* ... `enable_thinking` */
+    bool reasoning_effort; /* ... `reasoning_effort` */
+    bool system_role;      /* a system message was tried and appears */
+    bool opens_reasoning;  /* by default an answer begins inside reasoning */
+} bl_chat_features;
+const bl_chat_features *bl_chat_describe(const bl_chat *c);
+
+/* Control tokens that the answer's parser must see; bl_stream_show takes them. Borrowed. */
+const int32_t *bl_chat_markers(const bl_chat *c, size_t *ret_n);
+/* Options of a parser for the answer to this prompt; sink and user are left empty. tools as in the request,
+ * NULL or empty: calls are text. What the prompt left open is read off its last tokens. */
+bl_parser_options bl_chat_parser_options(const bl_chat *c, const int32_t *prompt, size_t n_prompt,
+                                         const json_t *tools);
 
 /* Sampling defaults of generation_config.json, or of GGUF's general.sampling.*; with the built-in template
  * those its family publishes. Fields absent there hold the neutral values temperature 1, top_p 1, top_k 0,
@@ -48,19 +93,22 @@ typedef struct {
 bl_chat_defaults bl_chat_sampling_defaults(const bl_chat *c);
 
 /* Renders a conversation to ids. messages: array of {role, content: string, null, or list of {type: "text",
- * text}}, further keys passed to the template. tools: array or NULL (a template named "tool_use" is taken
- * then, when there is one). extra: object of further template variables or NULL; it cannot replace messages,
- * tools or add_generation_prompt.
+ * text}}, further keys passed to the template; an assistant's may have tool_calls, whose arguments (JSON text
+ * or an object) the template gets as an object, and reasoning_content (or `reasoning`), which harmony's
+ * templates get as `thinking`; a tool's gets the name of the function that its tool_call_id names. tools:
+ * array or NULL (a template named "tool_use" is taken then, when there is one). extra: object of further
+ * template variables or NULL; it cannot replace messages, tools or add_generation_prompt.
  *
  * Lists of text parts reach a template that reads them as they are, another one as one string, the parts
  * joined with newlines (as vLLM and llama.cpp do); a template that reads nothing but parts gets strings as
  * one part. Which it is was tried once, at open. Parts that are not text are refused.
  *
- * User-written text never yields control tokens (safe mode of spec §10.1): only the template's own bytes and
- * the checkpoint's bos_token and its like are parsed. Conversations that spell no control token get the ids
- * of parity mode, which encodes the rendered text as Hugging Face does; but where the tokenizer adds a BOS
- * and the template wrote none, only safe mode adds it. The BOS is never doubled in safe mode. BL_EINVAL for
- * what the template or these rules refuse (the message is fit for a client). */
+ * User-written text never yields control tokens (safe mode of spec §10.1): only the template's own bytes, the
+ * checkpoint's bos_token and its like, and the roles system, developer, user, assistant and tool are parsed.
+ * Conversations that spell no control token get the ids of parity mode, which encodes the rendered text as
+ * Hugging Face does; but where the tokenizer adds a BOS and the template wrote none, only safe mode adds it.
+ * The BOS is never doubled in safe mode. BL_EINVAL for what the template or these rules refuse (the message
+ * is fit for a client). */
 bl_code bl_chat_render(const bl_chat *c, const json_t *messages, const json_t *tools, const json_t *extra,
                        bool add_generation_prompt, bool parity, bl_ids *ret, bl_err *err) BL_MUST_CHECK;
 /* The rendered text itself (for display and tests). */

@@ -8,111 +8,20 @@
 #define MAX_TEXT_BYTES ((size_t)64 << 20)
 #define PROBE_WORD     "zqxprobe"
 
-/* ---- contents ---- */
-
-static bl_code check_part(const json_t *part, size_t i, size_t k, bl_err *err) {
-    const char *type = json_string_value(json_object_get(part, "type"));
-    if (!json_is_object(part) || !type) {
-        BL_FAIL(err, BL_EINVAL, "messages[%zu].content[%zu]: must be an object with a type", i, k);
-    }
-    if (strcmp(type, "text") != 0) {
-        BL_FAIL(err, BL_EINVAL,
-                "messages[%zu].content[%zu]: parts of type '%.40s' are not supported, only 'text'", i, k,
-                type);
-    }
-    if (!json_is_string(json_object_get(part, "text"))) {
-        BL_FAIL(err, BL_EINVAL, "messages[%zu].content[%zu].text: must be a string", i, k);
-    }
-    return BL_OK;
-}
-
-static bl_code check_message(const json_t *m, size_t i, bl_err *err) {
-    const json_t *content = json_object_get(m, "content");
-    if (!json_is_object(m)) {
-        BL_FAIL(err, BL_EINVAL, "messages[%zu]: must be an object", i);
-    }
-    if (!json_is_string(json_object_get(m, "role"))) {
-        BL_FAIL(err, BL_EINVAL, "messages[%zu].role: must be a string", i);
-    }
-    if (content && !json_is_string(content) && !json_is_array(content) && !json_is_null(content)) {
-        BL_FAIL(err, BL_EINVAL, "messages[%zu].content: must be a string or a list of parts", i);
-    }
-    for (size_t k = 0; json_is_array(content) && k < json_array_size(content); k++) {
-        BL_TRY(check_part(json_array_get(content, k), i, k, err));
-    }
-    return BL_OK;
-}
-
-static json_t *join_parts(const json_t *parts) {
-    bl_buf text;
-    bl_buf_init(&text, MAX_TEXT_BYTES);
-    bl_code rc = BL_OK;
-    for (size_t k = 0; k < json_array_size(parts) && rc == BL_OK; k++) {
-        const json_t *t = json_object_get(json_array_get(parts, k), "text");
-        rc = k > 0 ? bl_buf_append_char(&text, '\n', NULL) : BL_OK;
-        rc = rc == BL_OK ? bl_buf_append(&text, json_string_value(t), json_string_length(t), NULL) : rc;
-    }
-    json_t *v = rc == BL_OK ? json_stringn(bl_buf_str(&text), text.len) : NULL;
-    bl_buf_done(&text);
-    return v;
-}
-
-/* The content as this template wants it; a new reference, NULL when out of memory. */
-static json_t *fit_content(const bl_chat *c, json_t *content) {
-    if (json_is_array(content) && !c->reads_parts) {
-        return join_parts(content);
-    }
-    if (json_is_string(content) && c->only_parts) {
-        return json_pack("[{s:s, s:O}]", "type", "text", "text", content);
-    }
-    return json_incref(content);
-}
-
-/* messages with contents fitted: the list itself when nothing changes. */
-static bl_code fit_messages(const bl_chat *c, const json_t *messages, json_t **ret, bl_err *err) {
-    size_t n = json_is_array(messages) ? json_array_size(messages) : 0;
-    if (n == 0) {
-        BL_FAIL(err, BL_EINVAL, "messages: must be a list of at least one message");
-    }
-    json_t *out = json_array();
-    for (size_t i = 0; i < n && out; i++) {
-        json_t *m = json_array_get(messages, i);
-        bl_code rc = check_message(m, i, err);
-        if (rc != BL_OK) {
-            json_decref(out);
-            return rc;
-        }
-        json_t *content = json_object_get(m, "content");
-        json_t *copy = json_copy(m); /* shallow: the caller's message stays as it is */
-        json_t *fitted = content && copy ? fit_content(c, content) : NULL;
-        bool ok = copy && (!content || (fitted && json_object_set_new(copy, "content", fitted) == 0)) &&
-                  json_array_append(out, copy) == 0;
-        json_decref(copy);
-        if (!ok) {
-            json_decref(out);
-            out = NULL;
-        }
-    }
-    if (!out) {
-        BL_FAIL(err, BL_ENOMEM, "messages: out of memory");
-    }
-    *ret = out;
-    return BL_OK;
-}
-
 /* ---- context ---- */
 
 /* As Hugging Face passes them: tools and documents are there and none when not given. */
 static bl_code make_context(const bl_chat *c, const json_t *messages, const json_t *tools,
-                            const json_t *extra, bool add_generation_prompt, json_t **ret, bl_err *err) {
-    json_t *fitted = NULL;
+                            const json_t *extra, bool add_generation_prompt, json_t **ret, json_t **ret_own,
+                            bl_err *err) {
+    json_t *fitted = NULL, *own = NULL;
     if (extra && !json_is_object(extra)) {
         BL_FAIL(err, BL_EINVAL, "template variables: must be an object");
     }
     if (tools && !json_is_array(tools) && !json_is_null(tools)) {
         BL_FAIL(err, BL_EINVAL, "tools: must be a list");
     }
-    BL_TRY(fit_messages(c, messages, &fitted, err));
+    BL_TRY(bl_chat_fit_messages(c, messages, &fitted, &own, err));
     json_t *ctx = json_pack("{s:n}", "documents");
     bool ok = ctx && (!extra || json_object_update(ctx, (json_t *)(uintptr_t)extra) == 0);
     ok = ok && json_object_set(ctx, "messages", fitted) == 0;
@@ -122,25 +31,28 @@ static bl_code make_context(const bl_chat *c, const json_t *messages, const json
     json_decref(fitted);
     if (!ok) {
         json_decref(ctx);
+        json_decref(own);
         BL_FAIL(err, BL_ENOMEM, "chat: out of memory");
     }
     *ret = ctx;
+    *ret_own = own;
     return BL_OK;
 }
 
 static bl_code render_marked(const bl_chat *c, const json_t *messages, const json_t *tools,
                              const json_t *extra, bool add_generation_prompt, bl_buf *ret, bl_buf *ret_marks,
                              bl_err *err) {
-    json_t *ctx = NULL;
+    json_t *ctx = NULL, *own = NULL;
     if (!c->main) {
         BL_FAIL(err, BL_ENOTSUP, "this model has no chat template");
     }
-    BL_TRY(make_context(c, messages, tools, extra, add_generation_prompt, &ctx, err));
+    BL_TRY(make_context(c, messages, tools, extra, add_generation_prompt, &ctx, &own, err));
     const bl_jinja *t =
         c->tool_use && json_is_array(tools) && json_array_size(tools) > 0 ? c->tool_use : c->main;
     const bl_jinja_limits limits = {.now_unix_s = c->now_unix_s};
-    bl_code rc = bl_jinja_render_marked(t, ctx, c->vars, &limits, ret, ret_marks, err);
+    bl_code rc = bl_jinja_render_marked(t, ctx, c->vars, own, &limits, ret, ret_marks, err);
     json_decref(ctx);
+    json_decref(own);
     return rc;
 }
 
@@ -211,10 +123,9 @@ bl_code bl_chat_encode_prompt(const bl_chat *c, const char *text, size_t n, bl_i
 
 /* ---- what the template understands ---- */
 
-/* Renders one user turn; *ret_shown: it succeeded and shows the probe word. Only lack of memory is an error.
- */
-static bl_code probe(const bl_chat *c, json_t *content, bl_buf *out, bool *ret_shown, bl_err *err) {
-    json_t *messages = content ? json_pack("[{s:s, s:o}]", "role", "user", "content", content) : NULL;
+/* Renders `messages` (taken); *ret_shown: it succeeded and shows the probe word. Only lack of memory is an
+ * error. */
+static bl_code probe(const bl_chat *c, json_t *messages, bl_buf *out, bool *ret_shown, bl_err *err) {
     bl_err local = {0};
     bl_buf_reset(out);
     if (!messages) {
@@ -230,18 +141,36 @@ static bl_code probe(const bl_chat *c, json_t *content, bl_buf *out, bool *ret_s
 }
 
 /* A user turn with a list must show its text and not the list's own notation; with a string, the text. */
-bl_code bl_chat_probe_content(bl_chat *c, bl_err *err) {
-    bl_buf out;
+static bl_code probe_content(bl_chat *c, bl_buf *out, bl_err *err) {
     bool parts = false, strings = false;
-    bl_buf_init(&out, MAX_TEXT_BYTES);
     c->reads_parts = true; /* let the list through */
-    bl_code rc = probe(c, json_pack("[{s:s, s:s}]", "type", "text", "text", PROBE_WORD), &out, &parts, err);
-    parts = parts && !strstr(bl_buf_str(&out), "'type'") && !strstr(bl_buf_str(&out), "\"type\"");
-    if (rc == BL_OK) {
-        rc = probe(c, json_string(PROBE_WORD), &out, &strings, err);
-    }
+    BL_TRY(probe(
+        c,
+        json_pack("[{s:s, s:[{s:s, s:s}]}]", "role", "user", "content", "type", "text", "text", PROBE_WORD),
+        out, &parts, err));
+    parts = parts && !strstr(bl_buf_str(out), "'type'") && !strstr(bl_buf_str(out), "\"type\"");
+    BL_TRY(probe(c, json_pack("[{s:s, s:s}]", "role", "user", "content", PROBE_WORD), out, &strings, err));
     c->reads_parts = parts;
     c->only_parts = parts && !strings;
+    return BL_OK;
+}
+
+bl_code bl_chat_probe_template(bl_chat *c, bl_err *err) {
+    bl_buf out;
+    bool shown = false;
+    bl_buf_init(&out, MAX_TEXT_BYTES);
+    bl_code rc = probe_content(c, &out, err);
+    if (rc == BL_OK) {
+        rc = probe(c, json_pack("[{s:s, s:s}]", "role", "user", "content", PROBE_WORD), &out, &shown, err);
+        c->features.opens_reasoning = shown && bl_chat_start_of_text(c->features.dialect, bl_buf_str(&out),
+                                                                     out.len) == BL_START_REASONING;
+    }
+    if (rc == BL_OK) {
+        rc = probe(c,
+                   json_pack("[{s:s, s:s}, {s:s, s:s}]", "role", "system", "content", PROBE_WORD, "role",
+                             "user", "content", "u"),
+                   &out, &c->features.system_role, err);
+    }
     bl_buf_done(&out);
     return rc;
 }

@@ -60,8 +60,12 @@ static bl_code gguf_sampling(bl_chat_defaults *d, const bl_gguf *g, bl_err *err)
 }
 
 bl_code bl_chat_read_gguf(bl_chat *c, const bl_gguf *g, bl_chat_sources *s, bl_err *err) {
-    static const char *const stop_keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
-                                            "tokenizer.ggml.eom_token_id"};
+    static const struct {
+        const char *key;
+        uint32_t source;
+    } stops[] = {{"tokenizer.ggml.eos_token_id", BL_STOP_GGUF_EOS},
+                 {"tokenizer.ggml.eot_token_id", BL_STOP_GGUF_EOT},
+                 {"tokenizer.ggml.eom_token_id", BL_STOP_GGUF_EOM}};
     static const struct {
         const char *key, *name;
     } vars[] = {{"tokenizer.ggml.bos_token_id", "bos_token"},
@@ -77,12 +81,12 @@ bl_code bl_chat_read_gguf(bl_chat *c, const bl_gguf *g, bl_chat_sources *s, bl_e
     BL_TRY(bl_tokenizer_from_gguf(g, &c->tokenizer, err));
     BL_TRY(bl_gguf_get_str(g, "general.architecture", &arch, &n, NULL, err));
     s->gemma3 = n == 6 && memcmp(arch, "gemma3", 6) == 0;
-    for (size_t i = 0; i < BL_COUNTOF(stop_keys); i++) {
+    for (size_t i = 0; i < BL_COUNTOF(stops); i++) {
         uint64_t id = UINT64_MAX;
         bool found = false;
-        BL_TRY(bl_gguf_get_u64(g, stop_keys[i], 0, UINT32_MAX, &id, &found, err));
+        BL_TRY(bl_gguf_get_u64(g, stops[i].key, 0, UINT32_MAX, &id, &found, err));
         if (found) {
-            bl_chat_add_stop(c, (int64_t)id);
+            bl_chat_add_stop(c, (int64_t)id, stops[i].source);
         }
     }
     for (size_t i = 0; i < BL_COUNTOF(vars); i++) {
@@ -134,7 +138,7 @@ static bl_code read_object(const bl_checkpoint *ckpt, const char *file, json_t *
 }
 
 /* eos_token_id: an integer or a list of them. */
-static bl_code add_eos(bl_chat *c, const json_t *config, const char *what, bl_err *err) {
+static bl_code add_eos(bl_chat *c, const json_t *config, const char *what, uint32_t source, bl_err *err) {
     const json_t *v = config ? json_object_get(config, "eos_token_id") : NULL;
     size_t n = json_is_array(v) ? json_array_size(v) : 1;
     if (!v || json_is_null(v)) {
@@ -145,7 +149,7 @@ static bl_code add_eos(bl_chat *c, const json_t *config, const char *what, bl_er
         if (!json_is_integer(id)) {
             BL_FAIL(err, BL_EFORMAT, "%s: eos_token_id must be an integer or a list of integers", what);
         }
-        bl_chat_add_stop(c, json_integer_value(id));
+        bl_chat_add_stop(c, json_integer_value(id), source);
     }
     return BL_OK;
 }
@@ -194,7 +198,8 @@ static bl_code hf_token_vars(bl_chat *c, const json_t *config, bl_err *err) {
     }
     const json_t *eos = json_object_get(c->vars, "eos_token");
     if (eos) {
-        bl_chat_add_stop(c, bl_tokenizer_id(c->tokenizer, json_string_value(eos), json_string_length(eos)));
+        bl_chat_add_stop(c, bl_tokenizer_id(c->tokenizer, json_string_value(eos), json_string_length(eos)),
+                         BL_STOP_TOKENIZER_CONFIG);
     }
     return BL_OK;
 }
@@ -254,10 +259,10 @@ bl_code bl_chat_read_hf(bl_chat *c, const bl_checkpoint *ckpt, bl_chat_sources *
     const json_t *generation = bl_checkpoint_generation_config(ckpt);
     json_t *tokenizer_config = NULL;
     BL_TRY(read_tokenizer(c, ckpt, err));
-    BL_TRY(add_eos(c, config, "config.json", err));
-    BL_TRY(
-        add_eos(c, config ? json_object_get(config, "text_config") : NULL, "config.json: text_config", err));
-    BL_TRY(add_eos(c, generation, "generation_config.json", err));
+    BL_TRY(add_eos(c, config, "config.json", BL_STOP_CONFIG, err));
+    BL_TRY(add_eos(c, config ? json_object_get(config, "text_config") : NULL, "config.json: text_config",
+                   BL_STOP_TEXT_CONFIG, err));
+    BL_TRY(add_eos(c, generation, "generation_config.json", BL_STOP_GENERATION_CONFIG, err));
     if (generation) {
         BL_TRY(hf_sampling(&c->defaults, generation, err));
     }

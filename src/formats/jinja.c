@@ -136,7 +136,8 @@ static bl_code deliver(const bl_jn_sb *out, bl_buf *ret, bl_buf *ret_marks, bl_e
 }
 
 bl_code bl_jinja_render_marked(const bl_jinja *t, const json_t *context, const json_t *trusted,
-                               const bl_jinja_limits *limits, bl_buf *ret, bl_buf *ret_marks, bl_err *err) {
+                               const json_t *own, const bl_jinja_limits *limits, bl_buf *ret,
+                               bl_buf *ret_marks, bl_err *err) {
     const bl_jinja_limits l = limits ? *limits : (bl_jinja_limits){0};
     if (!json_is_object(context) || (trusted && !json_is_object(trusted))) {
         BL_FAIL(err, BL_EINVAL, "chat template: the context must be an object");
@@ -150,6 +151,7 @@ bl_code bl_jinja_render_marked(const bl_jinja *t, const json_t *context, const j
         .max_steps = l.max_steps ? l.max_steps : DEFAULT_STEPS,
         .max_depth = l.max_depth ? l.max_depth : DEFAULT_DEPTH,
         .now_unix_s = l.now_unix_s,
+        .own = own,
         .seed = bl_clock_mono_ns() * 0x9E3779B97F4A7C15u,
     };
     bl_jn_sb out;
@@ -165,5 +167,5 @@ bl_code bl_jinja_render_marked(const bl_jinja *t, const json_t *context, const j
 
 bl_code bl_jinja_render(const bl_jinja *t, const json_t *context, const bl_jinja_limits *limits, bl_buf *ret,
                         bl_err *err) {
-    return bl_jinja_render_marked(t, context, NULL, limits, ret, NULL, err);
+    return bl_jinja_render_marked(t, context, NULL, NULL, limits, ret, NULL, err);
 }

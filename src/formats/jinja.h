@@ -40,10 +40,11 @@ bl_code bl_jinja_render(const bl_jinja *t, const json_t *context, const bl_jinja
 /* The same, and where each byte came from: *ret_marks gets one byte per byte appended to *ret, 0 when it is
  * the template's own text, 1 when it came from `context` (through whatever slicing, trimming or joining). The
  * members of `trusted` (an object or NULL; `context` wins over equal names) are variables that count as the
- * template's own: bos_token and its like. */
+ * template's own: bos_token and its like. So do the strings of `context` that are elements of `own` (an array
+ * or NULL; the same json_t, not an equal one): words that the caller chose, a role for one. */
 bl_code bl_jinja_render_marked(const bl_jinja *t, const json_t *context, const json_t *trusted,
-                               const bl_jinja_limits *limits, bl_buf *ret, bl_buf *ret_marks,
-                               bl_err *err) BL_MUST_CHECK;
+                               const json_t *own, const bl_jinja_limits *limits, bl_buf *ret,
+                               bl_buf *ret_marks, bl_err *err) BL_MUST_CHECK;
 
 /* Does the template look at `name` as a variable anywhere? Tells what a template knows about ("tools",
  * "enable_thinking"). */

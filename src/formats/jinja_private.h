@@ -432,6 +432,7 @@ struct bl_jn_ctx {
     bl_jn_flow flow;
     bl_jn_dict *vars;
     int64_t now_unix_s;
+    const json_t *own; /* strings of the input that count as the template's */
     uint64_t seed; /* of dictionary hashes: order never depends on it, only the cost of chosen keys does */
 };
 

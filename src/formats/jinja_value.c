@@ -170,6 +170,15 @@ static bl_code object_from_json(bl_jn_ctx *c, const json_t *j, uint8_t origin, b
     return BL_OK;
 }
 
+static bool is_own(const bl_jn_ctx *c, const json_t *j) {
+    for (size_t i = 0; i < json_array_size(c->own); i++) {
+        if (json_array_get(c->own, i) == j) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bl_code bl_jn_from_json(bl_jn_ctx *c, const json_t *j, uint8_t origin, bl_jn_val *ret) {
     BL_TRY(bl_jn_enter(c));
     bl_code rc = BL_OK;
@@ -181,6 +190,7 @@ bl_code bl_jn_from_json(bl_jn_ctx *c, const json_t *j, uint8_t origin, bl_jn_val
         rc = array_from_json(c, j, origin, ret);
         break;
     case JSON_STRING:
+        origin = c->own && is_own(c, j) ? BL_JN_ORIGIN_TEMPLATE : origin;
         rc = bl_jn_new_str(c, json_string_value(j), json_string_length(j), origin, ret);
         break;
     case JSON_INTEGER:

@@ -55,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bl_buf_init(&out, 1 << 20);
     bl_buf_init(&marks, 1 << 20);
     err = (bl_err){0};
-    bl_code rc = bl_jinja_render_marked(t, ctx, trusted, &limits, &out, &marks, &err);
+    bl_code rc = bl_jinja_render_marked(t, ctx, trusted, NULL, &limits, &out, &marks, &err);
     BL_ASSERT(rc == err.code && (rc == BL_OK) == (err.msg[0] == '\0'));
     BL_ASSERT(out.len == marks.len);
     BL_ASSERT(rc == BL_OK || out.len == 0);

@@ -107,7 +107,7 @@ static bl_code render_text(const char *src, const char *context, const bl_jinja_
     bl_code rc = bl_jinja_compile(src, strlen(src), &t, err);
     if (rc == BL_OK) {
         json_t *trusted = json_pack("{s:s}", "bos_token", "<bos>");
-        rc = bl_jinja_render_marked(t, ctx, trusted, limits, out, marks, err);
+        rc = bl_jinja_render_marked(t, ctx, trusted, NULL, limits, out, marks, err);
         json_decref(trusted);
         bl_jinja_free(t);
     }
