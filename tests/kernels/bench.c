@@ -41,31 +41,30 @@ static void print_line(const bench_ctx *x, const char *name, double ns, double b
         printf("%s,%u,%.0f,%.2f,%.1f,%.2f,%.1f,%.1f\n", name, bl_backend_cpu_threads(x->b), ns, gbps,
                100 * gbps / x->gbps, gops, 100 * gops / x->gops, scalar_ns / ns);
     } else {
-        printf("%-34s %11.1f us  %7.2f GB/s %5.1f%%  %8.2f Gop/s %5.1f%%  x%.1f\n", name, ns / 1e3, gbps,
+        printf("%-42s %11.1f us  %7.2f GB/s %5.1f%%  %8.2f Gop/s %5.1f%%  x%.1f\n", name, ns / 1e3, gbps,
                100 * gbps / x->gbps, gops, 100 * gops / x->gops, scalar_ns / ns);
     }
     fflush(stdout);
 }
 
-static void bench_matmul(bench_ctx *x, const char *label, bl_dtype t, uint32_t n_out, uint32_t k,
-                         uint32_t rows, uint32_t copies) {
-    char name[64];
-    snprintf(name, sizeof(name), "%s %s [%u,%u] x %u", label, bl_dtype_get(t)->name, n_out, k, rows);
+static void bench_form(bench_ctx *x, const char *label, const bc_form *f, uint32_t n_out, uint32_t k,
+                       uint32_t rows, uint32_t copies) {
+    char name[96], form[40];
+    snprintf(name, sizeof(name), "%s %s [%u,%u] x %u", label, bc_form_name(f, form), n_out, k, rows);
     if (x->o->filter && !strstr(name, x->o->filter)) {
         return;
     }
     /* `copies` matrices in turn, so that small ones come from memory as they do in a model */
     enum { MAX_COPIES = 64 };
     /* random bits of floats would be denormals and huge numbers, which are slow */
-    bc_wkind kind = bl_dtype_group(t) == BL_GROUP_FLOAT ? BC_W_MAX : BC_W_RANDOM;
-    bc_matrix m = bc_matrix_new(&x->c, t, n_out, k, kind, BL_ACTIVATIONS_INT8);
-    bl_mat_desc d = {.name = "w", .dtype = t, .n_out = n_out, .k = k, .rows = m.raw.p};
+    bc_wkind kind = bc_form_is_float(f) ? BC_W_MAX : BC_W_RANDOM;
+    bc_matrix m = bc_matrix_new(&x->c, f, n_out, k, kind, BL_ACTIVATIONS_INT8);
     bl_mat *mats[MAX_COPIES + 1];
     bl_op ops[MAX_COPIES + 1];
     copies = BL_MIN(copies, MAX_COPIES);
     for (uint32_t i = 0; i <= copies; i++) { /* the last one for the scalar backend */
         bl_backend *b = i == copies ? x->scalar : x->b;
-        if (b->ops->mat_new(b, &d, &mats[i], NULL) != BL_OK) {
+        if (b->ops->mat_new(b, &m.desc, &mats[i], NULL) != BL_OK) {
             exit(2);
         }
         ops[i] = (bl_op){.kind = BL_OP_MATMUL, .label = "mm", .in0 = 0, .out = {1}, .n_w = 1, .w = {mats[i]}};
@@ -106,6 +105,12 @@ static void bench_matmul(bench_ctx *x, const char *label, bl_dtype t, uint32_t n
     bc_free(&s1);
     bc_free(&pos);
     bc_free(&seq);
+}
+
+static void bench_matmul(bench_ctx *x, const char *label, bl_dtype t, uint32_t n_out, uint32_t k,
+                         uint32_t rows, uint32_t copies) {
+    bc_form f = bc_form_of(t);
+    bench_form(x, label, &f, n_out, k, rows, copies);
 }
 
 static void bench_attention(bench_ctx *x, uint32_t nh, uint32_t n_kv, uint32_t dim, uint32_t rows,
@@ -249,13 +254,13 @@ int bench(const bc_bench_options *o) {
     }
     bench_matmul(&x, "head", BL_DTYPE_Q8_0, 262144, 640, 1, 1);
     bench_matmul(&x, "head", BL_DTYPE_Q8_0, 49152, 576, 1, 2);
-    for (int t = 0; t <= BL_DTYPE_Q6_K; t++) {
-        uint32_t k = bl_dtype_group((bl_dtype)t) == BL_GROUP_256 ? 2048 : 640;
-        bench_matmul(&x, "ffn", (bl_dtype)t, 2048, k, 1, 48);
+    const bc_form *f;
+    size_t n_forms = bc_forms(&f);
+    for (size_t i = 0; i < n_forms; i++) {
+        bench_form(&x, "ffn", &f[i], 2048, bl_pk_is_wide(f[i].t) ? 2048 : 640, 1, 48);
     }
-    for (int t = 0; t <= BL_DTYPE_Q6_K; t++) {
-        uint32_t k = bl_dtype_group((bl_dtype)t) == BL_GROUP_256 ? 2048 : 640;
-        bench_matmul(&x, "ffn", (bl_dtype)t, 2048, k, 512, 1);
+    for (size_t i = 0; i < n_forms; i++) {
+        bench_form(&x, "ffn", &f[i], 2048, bl_pk_is_wide(f[i].t) ? 2048 : 640, 512, 1);
     }
     bench_matmul(&x, "ffn", BL_DTYPE_Q5_0, 2048, 640, 4, 48);
     bench_matmul(&x, "ffn", BL_DTYPE_Q5_0, 2048, 640, 16, 1);

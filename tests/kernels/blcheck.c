@@ -14,7 +14,7 @@ static const uint32_t masks[] = {0, BL_CPU_AVX2, BL_CPU_AVX2 | BL_CPU_AVX512, BL
         if (memcmp(&next.field, &seen.field, sizeof(next.field)) != 0) {                                     \
             uint64_t before = c.n_failed;                                                                    \
             call;                                                                                            \
-            printf("  %-12s %s\n", label, c.n_failed == before ? "ok" : "FAILED");                           \
+            printf("  %-18s %s\n", label, c.n_failed == before ? "ok" : "FAILED");                           \
         }                                                                                                    \
     } while (0)
 
@@ -47,8 +47,11 @@ static void check_tiers(bl_check *total, uint64_t seed) {
                       .seed = seed,
                       .first_seed = seed};
         printf("%s\n", name);
-        for (int t = 0; t <= BL_DTYPE_Q6_K; t++) {
-            IF_NEW(matmul[t], bl_dtype_get((bl_dtype)t)->name, check_matmul(&c, (bl_dtype)t));
+        const bc_form *f;
+        size_t n_forms = bc_forms(&f);
+        for (size_t k = 0; k < n_forms; k++) {
+            char label[40];
+            IF_NEW(matmul[f[k].t], bc_form_name(&f[k], label), check_matmul(&c, &f[k]));
         }
         if (i == 0) {
             check_embed(&c);
@@ -56,6 +59,7 @@ static void check_tiers(bl_check *total, uint64_t seed) {
             check_nmse(&c);
         }
         IF_NEW(quant32, "quant32", check_quant(&c));
+        IF_NEW(quant64, "quant64", check_quant(&c));
         IF_NEW(quant256, "quant256", check_quant(&c));
         IF_NEW(embed, "embed", check_embed(&c));
         IF_NEW(rmsnorm, "rmsnorm", check_rmsnorm(&c));

@@ -61,23 +61,41 @@ typedef enum {
     BC_W_HUGE,
     BC_W_TINY,
     BC_W_ZERO,
+    BC_W_TAME, /* random bits, scales around 1 */
     BC_W__MAX
 } bc_wkind;
+/* A form that weights come in: the type and, for MLX's, the group and the type of the scales. */
+typedef struct {
+    bl_dtype t;
+    uint32_t group;
+    bl_dtype scale_dtype;
+} bc_form;
+size_t bc_forms(const bc_form **ret); /* all of them, by ascending type */
+bc_form bc_form_of(bl_dtype t);       /* the first of a type */
+const char *bc_form_name(const bc_form *f, char buf[40]);
+bool bc_form_is_float(const bc_form *f);
+uint32_t bc_form_unit(const bc_form *f); /* k must be a multiple of it */
+
 typedef struct {
     bl_packed pk;
-    bc_buf raw, mem;
+    bl_mat_desc desc; /* over raw, scales and biases */
+    bc_buf raw, scales, biases, mem;
     size_t row_bytes;
 } bc_matrix;
-bc_matrix bc_matrix_new(bl_check *c, bl_dtype t, uint32_t n_out, uint32_t k, bc_wkind kind,
+bc_matrix bc_matrix_new(bl_check *c, const bc_form *f, uint32_t n_out, uint32_t k, bc_wkind kind,
                         bl_activations act);
 void bc_matrix_free(bc_matrix *m);
+/* dst[k] by tensor/, from the source rows. */
+void bc_matrix_dequant(const bc_matrix *m, uint32_t row, float *dst);
 
 /* Planes of quantised activations of `rows` rows, filled by table t from x. */
 typedef struct {
     bl_xq xq;
     bc_buf q, d, qsum, dq, ps, s32, s16, ps32, ps16;
 } bc_quant;
-bc_quant bc_quant_new(bl_check *c, uint32_t rows, uint32_t k, bl_group g);
+bc_quant bc_quant_new(bl_check *c, uint32_t rows, uint32_t k, bl_group g); /* FLOAT: planes of nothing */
+/* Row r from x by the kernel of table t for the group. */
+void bc_quant_row(const bl_kernels *t, bl_group g, bc_quant *q, size_t r, const float *x, uint32_t k);
 void bc_quant_free(bc_quant *q);
 /* Every plane of a equals that of b, canaries included. */
 bool bc_quant_equal(const bc_quant *a, const bc_quant *b, uint32_t rows, uint32_t k, bl_group g);
@@ -92,7 +110,7 @@ bool bc_same(bl_check *c, const float *ref, const float *cand, size_t n, const c
 
 /* ---- checks: each compares c->cand with c->ref ---------------------------------------------- */
 
-void check_matmul(bl_check *c, bl_dtype t);
+void check_matmul(bl_check *c, const bc_form *f);
 void check_quant(bl_check *c);
 void check_embed(bl_check *c);
 void check_rmsnorm(bl_check *c);

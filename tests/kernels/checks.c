@@ -27,7 +27,7 @@ static bc_kind any_kind(bl_check *c) {
 /* ---- matrix products ------------------------------------------------------------------------ */
 
 typedef struct {
-    bl_dtype t;
+    const bc_form *f;
     uint32_t n_out, k, rows;
     bc_wkind wk;
     bc_kind xk;
@@ -36,17 +36,19 @@ typedef struct {
 
 /* Runs both tables on one case; then the candidate on every row alone and on a part of the blocks. */
 static void matmul_case(bl_check *c, const mm_case *s) {
-    bc_matrix w = bc_matrix_new(c, s->t, s->n_out, s->k, s->wk, BL_ACTIVATIONS_INT8);
-    bl_group g = bl_dtype_group(s->t);
+    bc_matrix w = bc_matrix_new(c, s->f, s->n_out, s->k, s->wk, BL_ACTIVATIONS_INT8);
+    bl_dtype t = s->f->t;
+    bl_group g = bl_pk_group(&w.pk);
+    char name[40];
+    bc_form_name(s->f, name);
     bc_buf x = float_buf(c, (size_t)s->rows * s->k, s->xk), bias = float_buf(c, s->n_out, BC_NORMAL);
     /* 16 floats between rows of y belong to nobody */
     size_t ldy = bl_slot_stride(s->n_out) + 16, ny = s->rows * ldy;
     bc_buf y0 = bc_new(c, ny * 4, 4), y1 = bc_new(c, ny * 4, 4);
     memcpy(y1.p, y0.p, ny * 4);
-    bc_quant q = bc_quant_new(c, s->rows, s->k, g == BL_GROUP_256 ? BL_GROUP_256 : BL_GROUP_32);
-    for (uint32_t r = 0; g != BL_GROUP_FLOAT && r < s->rows; r++) {
-        (g == BL_GROUP_32 ? c->ref->quant32 : c->ref->quant256)(&q.xq, r, floats(&x) + (size_t)r * s->k,
-                                                                s->k);
+    bc_quant q = bc_quant_new(c, s->rows, s->k, g);
+    for (uint32_t r = 0; r < s->rows; r++) {
+        bc_quant_row(c->ref, g, &q, r, floats(&x) + (size_t)r * s->k, s->k);
     }
     bl_mm_args a = {.w = &w.pk,
                     .xq = &q.xq,
@@ -57,16 +59,15 @@ static void matmul_case(bl_check *c, const mm_case *s) {
                     .bias = s->bias ? floats(&bias) : NULL};
     bl_mm_args b = a;
     b.y = floats(&y1);
-    c->ref->matmul[s->t](&a, 0, w.pk.n_blocks, 0, s->rows);
-    c->cand->matmul[s->t](&b, 0, w.pk.n_blocks, 0, s->rows);
-    const char *name = bl_dtype_get(s->t)->name;
+    c->ref->matmul[t](&a, 0, w.pk.n_blocks, 0, s->rows);
+    c->cand->matmul[t](&b, 0, w.pk.n_blocks, 0, s->rows);
     bc_same(c, floats(&y0), floats(&y1), ny, "matmul %s [%u, %u] rows %u weights %d x %d", name, s->n_out,
             s->k, s->rows, s->wk, s->xk);
     for (uint32_t r = 0; r < s->rows; r++) { /* each row alone, and cut in two at a random block */
         uint32_t cut = bc_below(c, w.pk.n_blocks + 1);
         memset(floats(&y1) + r * ldy, 0xa5, w.pk.n_blocks * 64);
-        c->cand->matmul[s->t](&b, 0, cut, r, r + 1);
-        c->cand->matmul[s->t](&b, cut, w.pk.n_blocks, r, r + 1);
+        c->cand->matmul[t](&b, 0, cut, r, r + 1);
+        c->cand->matmul[t](&b, cut, w.pk.n_blocks, r, r + 1);
     }
     bc_same(c, floats(&y0), floats(&y1), ny, "matmul %s [%u, %u] rows %u one by one", name, s->n_out, s->k,
             s->rows);
@@ -80,64 +81,75 @@ static void matmul_case(bl_check *c, const mm_case *s) {
     bc_free(&y1);
 }
 
-void check_matmul(bl_check *c, bl_dtype t) {
-    static const uint32_t outs[] = {1, 15, 16, 17, 40, 64};
-    uint32_t unit = bl_dtype_group(t) == BL_GROUP_256 ? 256 : bl_dtype_group(t) == BL_GROUP_32 ? 32 : 1;
+/* The same sign everywhere, so that nothing cancels. */
+static void matmul_one_sign(bl_check *c, const bc_form *f, bc_wkind wk) {
+    enum { ROWS = 5, K = 512 };
+    bl_dtype t = f->t;
+    char name[40];
+    bc_form_name(f, name);
+    bc_matrix w = bc_matrix_new(c, f, 16, K, wk, BL_ACTIVATIONS_INT8);
+    bc_quant q = bc_quant_new(c, ROWS, K, bl_pk_group(&w.pk));
+    bc_buf x = float_buf(c, ROWS * K, BC_NORMAL), y0 = bc_new(c, ROWS * 64, 4), y1 = bc_new(c, ROWS * 64, 4);
+    for (uint32_t i = 0; i < ROWS * K; i++) {
+        floats(&x)[i] = i / K % 2 ? -1.0f : 1.0f;
+    }
+    for (uint32_t r = 0; r < ROWS; r++) {
+        bc_quant_row(c->ref, bl_pk_group(&w.pk), &q, r, floats(&x) + K * r, K);
+    }
+    bl_mm_args a = {.w = &w.pk, .xq = &q.xq, .x = floats(&x), .ldx = K, .y = floats(&y0), .ldy = 16}, b = a;
+    b.y = floats(&y1);
+    c->ref->matmul[t](&a, 0, 1, 0, ROWS);
+    c->cand->matmul[t](&b, 0, 1, 0, ROWS);
+    bc_same(c, floats(&y0), floats(&y1), 16 * ROWS, "matmul %s, all signs equal, weights %d", name, wk);
+    c->cand->matmul[t](&b, 0, 1, 0, 2);
+    bc_same(c, floats(&y0), floats(&y1), 16 * ROWS, "matmul %s, all signs equal, weights %d, two rows", name,
+            wk);
+    bc_matrix_free(&w);
+    bc_quant_free(&q);
+    bc_free(&x);
+    bc_free(&y0);
+    bc_free(&y1);
+}
+
+void check_matmul(bl_check *c, const bc_form *f) {
+    static const uint32_t outs[] = {1, 15, 16, 17, 40, 64}, widths[] = {704, 2880, 1056};
+    uint32_t unit = bc_form_unit(f), n = bl_dtype_is_affine(f->t) ? 3 : 8; /* these come in nine forms each */
     for (uint32_t rows = 0; rows <= 9; rows++) {
-        for (uint32_t i = 0; i < 8; i++) {
+        for (uint32_t i = 0; i < n; i++) {
             uint32_t k = unit * (1 + bc_below(c, i % 2 ? 3 : unit == 1 ? 1400 : 1400 / unit));
             k = i == 0 ? (unit == 1 ? 512 : 1024) : k;
-            mm_case s = {.t = t,
+            mm_case s = {.f = f,
                          .n_out = outs[bc_below(c, BL_COUNTOF(outs))],
                          .k = k,
                          .rows = rows,
                          .wk = (bc_wkind)bc_below(c, BC_W__MAX),
-                         .xk = i < 4 ? BC_NORMAL : any_kind(c),
+                         .xk = i < 4 && (i == 0 || n > 3) ? BC_NORMAL : any_kind(c),
                          .bias = bc_next(c) & 1};
+            matmul_case(c, &s);
+        }
+    }
+    for (uint32_t i = 0; i < BL_COUNTOF(widths); i++) { /* real widths, strips that end early */
+        for (uint32_t rows = 1; unit > 1 && widths[i] % unit == 0 && rows <= 5; rows += 4) {
+            mm_case s = {
+                .f = f, .n_out = 32, .k = widths[i], .rows = rows, .wk = BC_W_RANDOM, .xk = BC_NORMAL};
             matmul_case(c, &s);
         }
     }
     for (int wk = 0; wk < BC_W__MAX;
          wk++) { /* the accumulators' worst cases: every |q| 127, every weight at an end of its range */
         for (uint32_t rows = 1; rows <= 5; rows += 4) {
-            mm_case s = {.t = t, .n_out = 33, .k = 1024, .rows = rows, .wk = (bc_wkind)wk, .xk = BC_EXTREME};
+            mm_case s = {.f = f, .n_out = 33, .k = 1024, .rows = rows, .wk = (bc_wkind)wk, .xk = BC_EXTREME};
             matmul_case(c, &s);
         }
     }
-    /* The same sign everywhere, so that nothing cancels. */
-    for (int wk = BC_W_MAX; wk <= BC_W_MIN; wk++) {
-        bc_matrix w = bc_matrix_new(c, t, 16, 512, (bc_wkind)wk, BL_ACTIVATIONS_INT8);
-        bl_group g = bl_dtype_group(t) == BL_GROUP_256 ? BL_GROUP_256 : BL_GROUP_32;
-        bc_quant q = bc_quant_new(c, 5, 512, g);
-        bc_buf x = float_buf(c, 5 * 512, BC_NORMAL), y0 = bc_new(c, 5 * 64, 4), y1 = bc_new(c, 5 * 64, 4);
-        for (uint32_t i = 0; i < 5 * 512; i++) {
-            floats(&x)[i] = i / 512 % 2 ? -1.0f : 1.0f;
-        }
-        for (uint32_t r = 0; r < 5; r++) {
-            (g == BL_GROUP_32 ? c->ref->quant32 : c->ref->quant256)(&q.xq, r, floats(&x) + 512 * r, 512);
-        }
-        bl_mm_args a = {.w = &w.pk, .xq = &q.xq, .x = floats(&x), .ldx = 512, .y = floats(&y0), .ldy = 16},
-                   b = a;
-        b.y = floats(&y1);
-        c->ref->matmul[t](&a, 0, 1, 0, 5);
-        c->cand->matmul[t](&b, 0, 1, 0, 5);
-        bc_same(c, floats(&y0), floats(&y1), 80, "matmul %s, all signs equal, weights %d",
-                bl_dtype_get(t)->name, wk);
-        c->cand->matmul[t](&b, 0, 1, 0, 2);
-        bc_same(c, floats(&y0), floats(&y1), 80, "matmul %s, all signs equal, weights %d, two rows",
-                bl_dtype_get(t)->name, wk);
-        bc_matrix_free(&w);
-        bc_quant_free(&q);
-        bc_free(&x);
-        bc_free(&y0);
-        bc_free(&y1);
-    }
+    matmul_one_sign(c, f, BC_W_MAX);
+    matmul_one_sign(c, f, BC_W_MIN);
 }
 
 void check_quant(bl_check *c) {
-    for (uint32_t i = 0; i < 60; i++) {
-        bl_group g = i % 2 ? BL_GROUP_256 : BL_GROUP_32;
-        uint32_t k = (g == BL_GROUP_32 ? 32 : 256) * (1 + bc_below(c, 9));
+    for (uint32_t i = 0; i < 90; i++) {
+        bl_group g = (bl_group)(BL_GROUP_32 + i % 3);
+        uint32_t k = bl_group_elems(g) * (1 + bc_below(c, 9));
         bc_buf x = float_buf(c, 2 * k, any_kind(c));
         if (i % 5 == 0) { /* halves: ties of rint */
             for (uint32_t j = 0; j < 2 * k; j++) {
@@ -150,11 +162,10 @@ void check_quant(bl_check *c) {
         memset(a.q.p, 0, a.q.size_bytes);
         memset(b.q.p, 1, b.q.size_bytes);
         for (uint32_t r = 0; r < 2; r++) {
-            (g == BL_GROUP_32 ? c->ref->quant32 : c->ref->quant256)(&a.xq, r, floats(&x) + r * k, k);
-            (g == BL_GROUP_32 ? c->cand->quant32 : c->cand->quant256)(&b.xq, r, floats(&x) + r * k, k);
+            bc_quant_row(c->ref, g, &a, r, floats(&x) + r * k, k);
+            bc_quant_row(c->cand, g, &b, r, floats(&x) + r * k, k);
         }
-        bc_expect(c, bc_quant_equal(&a, &b, 2, k, g), "quant%d k %u case %u", g == BL_GROUP_32 ? 32 : 256, k,
-                  i);
+        bc_expect(c, bc_quant_equal(&a, &b, 2, k, g), "quant%d k %u case %u", (int)bl_group_elems(g), k, i);
         bc_expect(c, bc_unchanged(&x), "quant changed its input");
         bc_quant_free(&a);
         bc_quant_free(&b);
@@ -163,19 +174,22 @@ void check_quant(bl_check *c) {
 }
 
 void check_embed(bl_check *c) {
-    for (int t = 0; t <= BL_DTYPE_Q6_K; t++) {
+    const bc_form *f;
+    size_t n = bc_forms(&f);
+    for (size_t t = 0; t < n; t++) {
+        char name[40];
         uint32_t k = 256 * (1 + bc_below(c, 3)), n_out = 1 + bc_below(c, 40);
-        bc_matrix w = bc_matrix_new(c, (bl_dtype)t, n_out, k, BC_W_RANDOM, BL_ACTIVATIONS_INT8);
+        bc_matrix w = bc_matrix_new(c, &f[t], n_out, k, BC_W_RANDOM, BL_ACTIVATIONS_INT8);
         bc_buf a = bc_new(c, k * 4, 4), b = bc_new(c, k * 4, 4);
         for (uint32_t i = 0; i < 4; i++) {
             uint32_t row = bc_below(c, n_out);
-            bl_dequant_row((bl_dtype)t, w.raw.p + row * w.row_bytes, floats(&a), k);
+            bc_matrix_dequant(&w, row, floats(&a));
             for (uint32_t j = 0; j < k; j++) {
                 floats(&a)[j] = 25.25f * floats(&a)[j];
             }
             c->cand->embed(&w.pk, row, 25.25f, floats(&b));
-            bc_same(c, floats(&a), floats(&b), k, "embed %s row %u against bl_dequant_row",
-                    bl_dtype_get((bl_dtype)t)->name, row);
+            bc_same(c, floats(&a), floats(&b), k, "embed %s row %u against tensor/",
+                    bc_form_name(&f[t], name), row);
         }
         bc_expect(c, bc_unchanged(&w.mem) && bc_canaries_ok(&b), "embed wrote outside its output");
         bc_matrix_free(&w);

@@ -13,6 +13,7 @@
 #include "backend/backend.h"
 #include "base/base.h"
 #include "base/rng.h"
+#include "tensor/mlx.h"
 
 static uint64_t seed;
 static double uniform(void) {
@@ -55,7 +56,13 @@ static uint8_t *random_rows(bl_dtype t, uint32_t n_out, uint32_t k, uint64_t *re
             memcpy(q, &h, 2);
         } else if (t == BL_DTYPE_Q6_K) {
             memcpy(q + 208, &d, 2);
-        } else {
+        } else if (t == BL_DTYPE_GGUF_MXFP4) {
+            q[0] = (uint8_t)(118 + q[0] % 6);
+        } else if (t == BL_DTYPE_MXFP8) {
+            for (uint32_t i = 0; i < 32; i++) {
+                q[i] = (q[i] & 0x7f) == 0x7f ? 0 : q[i];
+            }
+        } else if (!bl_dtype_is_mlx(t)) {
             memcpy(q, &d, 2);
             if (t == BL_DTYPE_Q4_1 || t == BL_DTYPE_Q5_1 || t == BL_DTYPE_Q4_K || t == BL_DTYPE_Q5_K) {
                 memcpy(q + 2, &m, 2);
@@ -65,6 +72,98 @@ static uint8_t *random_rows(bl_dtype t, uint32_t n_out, uint32_t k, uint64_t *re
     return p;
 }
 
+/* A matrix and what it was made of. */
+typedef struct {
+    bl_mat_desc desc;
+    uint8_t *rows, *scales, *biases;
+    uint64_t row_bytes, scale_bytes; /* of one row */
+} source;
+
+/* Small scales or biases of an MLX type. */
+static uint8_t *random_scales(const bl_mat_desc *d, uint64_t *ret_row_bytes) {
+    size_t one = bl_dtype_get(d->scale_dtype)->block_bytes, n = (size_t)d->n_out * (d->k / d->group);
+    uint8_t *p = bl_alloc(n * one);
+    assert_non_null(p);
+    *ret_row_bytes = n / d->n_out * one;
+    for (size_t i = 0; i < n; i++) {
+        float f = (float)(uniform() * 0.02 - 0.01);
+        uint16_t h = d->scale_dtype == BL_DTYPE_F16 ? bl_f32_to_f16(f) : bl_f32_to_bf16(f);
+        uint8_t b =
+            (uint8_t)(d->dtype == BL_DTYPE_NVFP4 ? bl_rng_next(&seed) % 0x7f : 118 + bl_rng_next(&seed) % 6);
+        memcpy(p + i * one, one == 1 ? (void *)&b : one == 2 ? (void *)&h : (void *)&f, one);
+    }
+    return p;
+}
+
+/* group and scale_dtype: as in bl_mat_desc, for MLX types. */
+static source random_source(bl_dtype t, uint32_t group, bl_dtype scale_dtype, uint32_t n_out, uint32_t k) {
+    source s = {.desc = {.name = "w", .dtype = t, .n_out = n_out, .k = k}};
+    s.desc.rows = s.rows = random_rows(t, n_out, k, &s.row_bytes);
+    if (!bl_dtype_is_mlx(t)) {
+        return s;
+    }
+    s.desc.group = group;
+    s.desc.scale_dtype = scale_dtype;
+    s.desc.scales = s.scales = random_scales(&s.desc, &s.scale_bytes);
+    if (bl_dtype_is_affine(t)) {
+        s.desc.biases = s.biases = random_scales(&s.desc, &s.scale_bytes);
+    }
+    s.desc.global_scale = t == BL_DTYPE_NVFP4 ? 0.015625f : 0.0f;
+    return s;
+}
+
+static void source_done(source *s) {
+    bl_free(s->rows);
+    bl_free(s->scales);
+    bl_free(s->biases);
+}
+
+static void dequant(const source *s, uint32_t row, float *dst) {
+    const bl_mat_desc *d = &s->desc;
+    if (!bl_dtype_is_mlx(d->dtype)) {
+        bl_dequant_row(d->dtype, s->rows + row * s->row_bytes, dst, d->k);
+        return;
+    }
+    bl_mlx_row r = {.dtype = d->dtype,
+                    .scale_dtype = d->scale_dtype,
+                    .group = d->group,
+                    .global_scale = d->global_scale,
+                    .packed = s->rows + row * s->row_bytes,
+                    .scales = s->scales + row * s->scale_bytes,
+                    .biases = s->biases ? s->biases + row * s->scale_bytes : NULL};
+    bl_mlx_dequant(&r, 0, dst, d->k);
+}
+
+static const struct {
+    bl_dtype t;
+    uint32_t group;
+    bl_dtype scale_dtype;
+} forms[] = {
+    {BL_DTYPE_F32, 0, 0},
+    {BL_DTYPE_F16, 0, 0},
+    {BL_DTYPE_BF16, 0, 0},
+    {BL_DTYPE_Q4_0, 0, 0},
+    {BL_DTYPE_Q4_1, 0, 0},
+    {BL_DTYPE_Q5_0, 0, 0},
+    {BL_DTYPE_Q5_1, 0, 0},
+    {BL_DTYPE_Q8_0, 0, 0},
+    {BL_DTYPE_Q4_K, 0, 0},
+    {BL_DTYPE_Q5_K, 0, 0},
+    {BL_DTYPE_Q6_K, 0, 0},
+    {BL_DTYPE_AFFINE2, 64, BL_DTYPE_F32},
+    {BL_DTYPE_AFFINE3, 32, BL_DTYPE_BF16},
+    {BL_DTYPE_AFFINE4, 64, BL_DTYPE_BF16},
+    {BL_DTYPE_AFFINE4, 32, BL_DTYPE_F16},
+    {BL_DTYPE_AFFINE4, 128, BL_DTYPE_BF16},
+    {BL_DTYPE_AFFINE5, 128, BL_DTYPE_F16},
+    {BL_DTYPE_AFFINE6, 32, BL_DTYPE_F32},
+    {BL_DTYPE_AFFINE8, 64, BL_DTYPE_BF16},
+    {BL_DTYPE_MXFP4, 32, BL_DTYPE_U8},
+    {BL_DTYPE_MXFP8, 32, BL_DTYPE_U8},
+    {BL_DTYPE_NVFP4, 16, BL_DTYPE_F8_E4M3},
+    {BL_DTYPE_GGUF_MXFP4, 0, 0},
+};
+
 static float *slot(uint32_t rows, uint32_t width) {
     float *p = bl_alloc_aligned(64, (size_t)rows * bl_slot_stride(width) * sizeof(float));
     assert_non_null(p);
@@ -72,14 +171,11 @@ static float *slot(uint32_t rows, uint32_t width) {
 }
 
 /* y = W x over n rows through one MATMUL op, and the normalised mean squared error against double. */
-static double matmul_nmse(bl_backend *b, bl_dtype t, uint32_t n_out, uint32_t k, uint32_t rows,
-                          bool with_bias) {
-    uint64_t rb;
-    uint8_t *raw = random_rows(t, n_out, k, &rb);
-    bl_mat_desc d = {.name = "w", .dtype = t, .n_out = n_out, .k = k, .rows = raw};
+static double matmul_nmse(bl_backend *b, const source *src, uint32_t rows, bool with_bias) {
+    uint32_t n_out = src->desc.n_out, k = src->desc.k;
     bl_mat *m;
     bl_err err;
-    assert_int_equal(b->ops->mat_new(b, &d, &m, &err), BL_OK);
+    assert_int_equal(b->ops->mat_new(b, &src->desc, &m, &err), BL_OK);
     float *slots[2] = {slot(rows, k), slot(rows, n_out)}, *bias = bl_alloc(n_out * sizeof(float)),
           *w = bl_alloc(k * sizeof(float));
     assert_true(bias && w);
@@ -116,7 +212,7 @@ static double matmul_nmse(bl_backend *b, bl_dtype t, uint32_t n_out, uint32_t k,
     assert_int_equal(b->ops->run(b, &op, 1, &s, &err), BL_OK);
     double se = 0, ss = 0;
     for (uint32_t o = 0; o < n_out; o++) {
-        bl_dequant_row(t, raw + o * rb, w, k);
+        dequant(src, o, w);
         for (uint32_t r = 0; r < rows; r++) {
             double want = with_bias ? bias[o] : 0.0;
             for (uint32_t i = 0; i < k; i++) {
@@ -134,7 +230,6 @@ static double matmul_nmse(bl_backend *b, bl_dtype t, uint32_t n_out, uint32_t k,
     bl_free(w);
     bl_free(pos);
     bl_free(seq);
-    bl_free(raw);
     return se / ss;
 }
 
@@ -142,17 +237,21 @@ static void test_matmul(void **state) {
     (void)state;
     for (int act = 0; act < 2; act++) {
         bl_backend *b = open_cpu(2, act ? BL_ACTIVATIONS_F32 : BL_ACTIVATIONS_INT8);
-        for (int t = 0; t <= BL_DTYPE_Q6_K; t++) {
-            uint32_t k = bl_dtype_get((bl_dtype)t)->block_elems == 256 ? 768 : 672;
+        for (size_t f = 0; f < BL_COUNTOF(forms); f++) {
+            bl_dtype t = forms[f].t;
+            uint32_t k = bl_dtype_get(t)->block_elems == 256 || forms[f].group == 128 ? 768
+                         : forms[f].group == 64                                       ? 704
+                                                                                      : 672;
             for (uint32_t rows = 1; rows <= 9; rows += 4) {
-                seed = (uint64_t)(t * 100) + rows;
-                double e = matmul_nmse(b, (bl_dtype)t, 37, k, rows, rows == 5);
-                bool floats = act || t <= BL_DTYPE_BF16;
+                seed = (uint64_t)(f * 100) + rows;
+                source src = random_source(t, forms[f].group, forms[f].scale_dtype, 37, k);
+                double e = matmul_nmse(b, &src, rows, rows == 5);
+                bool floats = act || t <= BL_DTYPE_BF16 || t == BL_DTYPE_MXFP8;
                 /* int8 activations of normal data: error about (a/127)^2/12 relative to 1, a near 2.5 to 3 */
                 if (e > (floats ? 1e-11 : 2e-4) || (!floats && e < 1e-7)) {
-                    fail_msg("%s, activations %d, %u rows: nmse %g", bl_dtype_get((bl_dtype)t)->name, act,
-                             rows, e);
+                    fail_msg("%s, activations %d, %u rows: nmse %g", bl_dtype_get(t)->name, act, rows, e);
                 }
+                source_done(&src);
             }
         }
         b->ops->close(b);
@@ -162,13 +261,12 @@ static void test_matmul(void **state) {
 static void test_embed(void **state) {
     (void)state;
     bl_backend *b = open_cpu(1, BL_ACTIVATIONS_INT8);
-    for (int t = 0; t <= BL_DTYPE_Q6_K; t++) {
+    for (size_t f = 0; f < BL_COUNTOF(forms); f++) {
         uint32_t k = 512, n_out = 21;
-        uint64_t rb, scratch;
-        uint8_t *raw = random_rows((bl_dtype)t, n_out, k, &rb);
-        bl_mat_desc d = {.name = "w", .dtype = (bl_dtype)t, .n_out = n_out, .k = k, .rows = raw};
+        uint64_t scratch;
+        source src = random_source(forms[f].t, forms[f].group, forms[f].scale_dtype, n_out, k);
         bl_mat *m;
-        assert_int_equal(b->ops->mat_new(b, &d, &m, NULL), BL_OK);
+        assert_int_equal(b->ops->mat_new(b, &src.desc, &m, NULL), BL_OK);
         int32_t tokens[3] = {0, 17, 20}, pos[3] = {0, 1, 2};
         uint32_t seq[3] = {0}, widths[1] = {k};
         float *slots[1] = {slot(3, k)}, want[512];
@@ -184,10 +282,10 @@ static void test_embed(void **state) {
         assert_int_equal(b->ops->prepare(b, &op, 1, 3, &scratch, NULL), BL_OK);
         assert_int_equal(b->ops->run(b, &op, 1, &s, NULL), BL_OK);
         for (int r = 0; r < 3; r++) {
-            bl_dequant_row((bl_dtype)t, raw + (uint64_t)tokens[r] * rb, want, k);
+            dequant(&src, (uint32_t)tokens[r], want);
             for (uint32_t i = 0; i < k; i++) {
                 if (slots[0][(uint32_t)r * k + i] != 25.25f * want[i]) {
-                    fail_msg("%s row %d element %u: %g, expected %g", bl_dtype_get((bl_dtype)t)->name, r, i,
+                    fail_msg("%s row %d element %u: %g, expected %g", bl_dtype_get(forms[f].t)->name, r, i,
                              (double)slots[0][(uint32_t)r * k + i], (double)(25.25f * want[i]));
                 }
             }
@@ -198,8 +296,33 @@ static void test_embed(void **state) {
         assert_int_equal(b->ops->run(b, &op, 1, &s, NULL), BL_EINVAL);
         b->ops->mat_free(b, m);
         bl_free_aligned(slots[0]);
-        bl_free(raw);
+        source_done(&src);
     }
+    b->ops->close(b);
+}
+
+static void test_bad_mlx(void **state) {
+    (void)state;
+    bl_backend *b = open_cpu(2, BL_ACTIVATIONS_INT8);
+    source src = random_source(BL_DTYPE_AFFINE4, 64, BL_DTYPE_BF16, 40, 128);
+    bl_mat *m = NULL;
+    bl_err err;
+    src.desc.name = "layers.3.w";
+    uint16_t nan = 0x7fc0, good;
+    memcpy(&good, src.biases + 33 * src.scale_bytes + 2, 2);
+    memcpy(src.biases + 33 * src.scale_bytes + 2, &nan, 2);
+    assert_int_equal(b->ops->mat_new(b, &src.desc, &m, &err), BL_EFORMAT);
+    assert_non_null(strstr(err.msg, "layers.3.w, row 33"));
+    assert_non_null(strstr(err.msg, "bias is NaN (AFFINE4, group at element 64)"));
+    memcpy(src.biases + 33 * src.scale_bytes + 2, &good, 2);
+    src.desc.group = 48;
+    assert_int_equal(b->ops->mat_new(b, &src.desc, &m, &err), BL_EINVAL);
+    assert_non_null(strstr(err.msg, "layers.3.w"));
+    src.desc.group = 64;
+    src.desc.biases = NULL;
+    assert_int_equal(b->ops->mat_new(b, &src.desc, &m, &err), BL_EINVAL);
+    assert_null(m);
+    source_done(&src);
     b->ops->close(b);
 }
 
@@ -512,10 +635,11 @@ static void test_mask(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul),       cmocka_unit_test(test_embed),
-        cmocka_unit_test(test_bad_scale),    cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_missing_tile), cmocka_unit_test(test_unprepared),
-        cmocka_unit_test(test_rope_table),   cmocka_unit_test(test_mask),
+        cmocka_unit_test(test_matmul),     cmocka_unit_test(test_embed),
+        cmocka_unit_test(test_bad_mlx),    cmocka_unit_test(test_bad_scale),
+        cmocka_unit_test(test_attention),  cmocka_unit_test(test_missing_tile),
+        cmocka_unit_test(test_unprepared), cmocka_unit_test(test_rope_table),
+        cmocka_unit_test(test_mask),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -153,18 +153,18 @@ static uint64_t mat_read_bytes(const bl_mat *m) {
 
 /* ---- scratch -------------------------------------------------------------------------------- */
 
-/* Widest k of the list's quantised products by group, and its widest head. */
-static void measure(const bl_op *ops, size_t n_ops, uint32_t *k32, uint32_t *k256, uint32_t *head_dim) {
-    *k32 = *k256 = *head_dim = 0;
+/* Widest k of the list's products by group, and its widest head. */
+static void measure(const bl_op *ops, size_t n_ops, uint32_t max_k[BL_GROUP__MAX], uint32_t *head_dim) {
+    memset(max_k, 0, BL_GROUP__MAX * sizeof(max_k[0]));
+    *head_dim = 0;
     for (size_t i = 0; i < n_ops; i++) {
         if (ops[i].kind == BL_OP_ATTENTION) {
             *head_dim = BL_MAX(*head_dim, ops[i].head_dim);
         }
         for (uint32_t j = 0; ops[i].kind == BL_OP_MATMUL && j < ops[i].n_w; j++) {
             const bl_packed *p = &ops[i].w[j]->pk;
-            bl_group g = bl_dtype_group(p->dtype);
-            *k32 = g == BL_GROUP_32 ? BL_MAX(*k32, p->k) : *k32;
-            *k256 = g == BL_GROUP_256 ? BL_MAX(*k256, p->k) : *k256;
+            bl_group g = bl_pk_group(p);
+            max_k[g] = BL_MAX(max_k[g], p->k);
         }
     }
 }
@@ -181,22 +181,28 @@ static void *carve(carver *c, size_t n, size_t size) {
     return p;
 }
 
-static void lay_out(bl_cpu *c, carver *v, uint32_t rows, uint32_t k32, uint32_t k256, uint32_t head_dim) {
-    bl_xq a = {.ld_q = (k32 + 63u) & ~63u, .ld_g = (k32 / 32 + 15u) & ~15u};
-    a.q = carve(v, rows * a.ld_q, 1);
-    a.d = carve(v, rows * a.ld_g, sizeof(float));
-    a.qsum = carve(v, rows * a.ld_g, sizeof(int32_t));
-    a.dq = carve(v, rows * a.ld_g, sizeof(float));
-    a.ps = carve(v, rows * a.ld_g, sizeof(uint32_t));
-    bl_xq b = {.ld_q = k256, .ld_g = (k256 / 256 + 15u) & ~15u, .ld_s = (k256 / 32 + 31u) & ~31u};
-    b.q = carve(v, rows * b.ld_q, 1);
-    b.d = carve(v, rows * b.ld_g, sizeof(float));
-    b.s32 = carve(v, rows * b.ld_s, sizeof(int16_t));
-    b.s16 = carve(v, rows * b.ld_s * 2, sizeof(int16_t));
-    b.ps32 = carve(v, rows * b.ld_s, sizeof(uint32_t));
-    b.ps16 = carve(v, rows * b.ld_s * 2, sizeof(uint32_t));
-    c->x32 = a;
-    c->x256 = b;
+static void lay_out(bl_cpu *c, carver *v, uint32_t rows, const uint32_t max_k[BL_GROUP__MAX],
+                    uint32_t head_dim) {
+    for (int g = BL_GROUP_32; g < BL_GROUP__MAX; g++) {
+        uint32_t k = max_k[g];
+        bl_xq a = {.ld_q = (k + 63u) & ~63u, .ld_g = (k / bl_group_elems((bl_group)g) + 15u) & ~15u};
+        a.q = carve(v, rows * a.ld_q, 1);
+        a.d = carve(v, rows * a.ld_g, sizeof(float));
+        if (g == BL_GROUP_256) {
+            a.ld_s = (k / 32 + 31u) & ~31u;
+            a.s32 = carve(v, rows * a.ld_s, sizeof(int16_t));
+            a.s16 = carve(v, rows * a.ld_s * 2, sizeof(int16_t));
+            a.ps32 = carve(v, rows * a.ld_s, sizeof(uint32_t));
+            a.ps16 = carve(v, rows * a.ld_s * 2, sizeof(uint32_t));
+        } else {
+            a.qsum = carve(v, rows * a.ld_g, sizeof(int32_t));
+            a.dq = carve(v, rows * a.ld_g, sizeof(float));
+        }
+        if (g == BL_GROUP_32) {
+            a.ps = carve(v, rows * a.ld_g, sizeof(uint32_t));
+        }
+        c->xq[g] = a;
+    }
     c->attn_floats = head_dim ? (bl_attn_scratch_floats(head_dim) + 15u) & ~(size_t)15 : 0;
     c->attn = carve(v, c->attn_floats * bl_pool_threads(c->pool), sizeof(float));
     c->runs = carve(v, rows, sizeof(bl_cpu_run));
@@ -205,11 +211,11 @@ static void lay_out(bl_cpu *c, carver *v, uint32_t rows, uint32_t k32, uint32_t 
 static bl_code prepare(bl_backend *b, const bl_op *ops, size_t n_ops, uint32_t max_rows,
                        uint64_t *ret_scratch_bytes, bl_err *err) {
     bl_cpu *c = (bl_cpu *)b;
-    uint32_t k32, k256, head_dim;
-    measure(ops, n_ops, &k32, &k256, &head_dim);
+    uint32_t max_k[BL_GROUP__MAX], head_dim;
+    measure(ops, n_ops, max_k, &head_dim);
     bl_cpu next = *c;
     carver v = {0};
-    lay_out(&next, &v, max_rows, k32, k256, head_dim);
+    lay_out(&next, &v, max_rows, max_k, head_dim);
     v.base = bl_alloc_aligned(64, v.used + 64);
     if (!v.base) {
         BL_FAIL(err, BL_ENOMEM, "cpu: no memory for %zu bytes of scratch (%u rows)", v.used, max_rows);
@@ -217,10 +223,9 @@ static bl_code prepare(bl_backend *b, const bl_op *ops, size_t n_ops, uint32_t m
     bl_free_aligned(c->scratch);
     c->scratch = v.base;
     v.used = 0;
-    lay_out(c, &v, max_rows, k32, k256, head_dim);
+    lay_out(c, &v, max_rows, max_k, head_dim);
     c->max_rows = max_rows;
-    c->max_k32 = k32;
-    c->max_k256 = k256;
+    memcpy(c->max_k, max_k, sizeof(c->max_k));
     c->max_head_dim = head_dim;
     *ret_scratch_bytes = v.used + 64;
     return BL_OK;

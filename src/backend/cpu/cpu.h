@@ -29,10 +29,11 @@ typedef struct {
     bl_pool *pool;
 
     /* Scratch for steps of up to max_rows rows, made by prepare(). */
-    uint32_t max_rows, max_k32, max_k256, max_head_dim;
+    uint32_t max_rows, max_head_dim;
+    uint32_t max_k[BL_GROUP__MAX]; /* widest k of a product, by group */
     void *scratch;
-    bl_xq x32, x256; /* planes sized for max_rows and the widest k */
-    float *attn;     /* attn_floats per thread */
+    bl_xq xq[BL_GROUP__MAX]; /* planes sized for max_rows and the widest k; FLOAT: none */
+    float *attn;             /* attn_floats per thread */
     size_t attn_floats;
     bl_cpu_run *runs; /* [max_rows] of the current step */
     uint32_t n_runs;

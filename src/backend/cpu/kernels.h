@@ -10,20 +10,31 @@
  * scales, then, from data_off (64-aligned) on, its data.
  *
  *   float (F32, F16, BF16)   no scales; data [k][16] elements as in the file
- *   group of 32 along k      scales [k/32][16] f16 d, or [k/32][2][16] f16 d, m (Q4_1, Q5_1); data one chunk
- * per group group of 256 (K quants)  scales per 256: Q4_K, Q5_K: bl_pk_k45; Q6_K: bl_pk_k6; data eight chunks
- * of 32 per group
+ *   group of 32 along k      scales [k/32][16] f16 d, or [k/32][2][16] f16 d, m (Q4_1, Q5_1); one chunk per
+ *                            group
+ *   group of 256 (K quants)  scales per 256: Q4_K, Q5_K: bl_pk_k45; Q6_K: bl_pk_k6; eight chunks per group
+ *   affine (MLX)             scales [k/group][2][16] scale, bias, both bf16, f16 or f32 as in the file; one
+ *                            chunk per 32 of k
+ *   MXFP4 (also GGUF's)      scales [k/32][16] E8M0 bytes; one chunk per 32 of k: E2M1 codes
+ *   NVFP4                    scales [k/16][16] E4M3 bytes; one chunk per 32 of k: E2M1 codes
+ *   MXFP8                    scales [k/32][16] E8M0 bytes; data [k][16] E4M3 bytes. Meets x by the rule of
+ *                            float weights: 8.25 bits a weight to read, one conversion and one product each
  *
  * A chunk is 16 rows x 32 k. A *step* is 4 neighbouring k of all 16 rows: 64 bytes, byte 4*row + (k & 3); a
  * chunk has 8 steps. One 32-byte half of a step is what vpmaddubsw takes against 4 broadcast bytes of x, a
  * whole step what vpdpbusd takes.
  *
- *   8 bits    8 x 64 bytes: step s (Q8_0: two's complement)
+ *   2 bits    2 x 64 bytes: bits 2i, 2i+1 of vector t are step 4t + i
+ *   3 bits    2 bits, then 64 bytes whose bit s is bit 2 of step s
  *   4 bits    4 x 64 bytes: byte vector v has step v in the low nibbles and step v + 4 in the high ones
  *   5 bits    4 bits, then 64 bytes whose bit s is bit 4 of step s
  *   6 bits    4 bits, then 2 x 64 bytes: bits 2i, 2i+1 of vector t are bits 4, 5 of step 4t + i
+ *   8 bits    8 x 64 bytes: step s (Q8_0: two's complement)
  *
  * Bits are unsigned, with the file's own offset (Q4_0 8, Q5_0 16, Q6_K 32) not subtracted.
+ *
+ * Blocks stand alone: a kernel may be given any run of blocks of a matrix, so matrices of the same width may
+ * lie one behind the other as one (the experts of a mixture).
  */
 #ifndef BL_BACKEND_CPU_KERNELS_H
 #define BL_BACKEND_CPU_KERNELS_H
@@ -33,6 +44,7 @@
 #include <stdint.h>
 
 #include "backend/backend.h"
+#include "tensor/mlx.h"
 
 #define BL_PK_ROWS 16u   /* rows of a block */
 #define BL_STRIP   512u  /* NUMERICS §3 */
@@ -52,68 +64,112 @@ typedef struct {
 } bl_pk_k6;
 
 typedef struct {
-    bl_dtype dtype;
+    bl_dtype dtype; /* GGUF_MXFP4 has become MXFP4 */
     uint32_t n_out, k;
+    uint32_t group;       /* MLX types: weights per scale, else 0 */
+    bl_dtype scale_dtype; /* affine types */
+    float global_scale;   /* NVFP4: 1 when the file has none */
     uint32_t n_blocks;
     size_t block_bytes; /* from one block to the next, a multiple of 64 */
     size_t data_off;
     const uint8_t *base; /* 64-byte aligned */
 } bl_packed;
 
-/* How a weight type meets activations. */
-typedef enum { BL_GROUP_FLOAT, BL_GROUP_32, BL_GROUP_256 } bl_group;
+/* How weights meet activations: in f32, or in int8 with one scale of x per so many of k (NUMERICS §3). */
+typedef enum { BL_GROUP_FLOAT, BL_GROUP_32, BL_GROUP_64, BL_GROUP_256, BL_GROUP__MAX } bl_group;
 
-static inline bl_group bl_dtype_group(bl_dtype t) {
-    switch (t) {
-    case BL_DTYPE_Q4_0:
-    case BL_DTYPE_Q4_1:
-    case BL_DTYPE_Q5_0:
-    case BL_DTYPE_Q5_1:
-    case BL_DTYPE_Q8_0:
-        return BL_GROUP_32;
+static inline bl_group bl_pk_group(const bl_packed *w) {
+    switch (w->dtype) {
+    case BL_DTYPE_F32:
+    case BL_DTYPE_F16:
+    case BL_DTYPE_BF16:
+    case BL_DTYPE_MXFP8:
+        return BL_GROUP_FLOAT;
     case BL_DTYPE_Q4_K:
     case BL_DTYPE_Q5_K:
     case BL_DTYPE_Q6_K:
         return BL_GROUP_256;
     default:
-        return BL_GROUP_FLOAT;
+        return bl_dtype_is_affine(w->dtype) && w->group != 32 ? BL_GROUP_64 : BL_GROUP_32;
     }
+}
+static inline uint32_t bl_group_elems(bl_group g) {
+    return g == BL_GROUP_256 ? 256 : g == BL_GROUP_64 ? 64 : g == BL_GROUP_32 ? 32 : 1;
+}
+static inline bool bl_pk_is_wide(bl_dtype t) { /* K quants */
+    return t == BL_DTYPE_Q4_K || t == BL_DTYPE_Q5_K || t == BL_DTYPE_Q6_K;
 }
 /* Bytes of one chunk's data (16 rows x 32 k) of a quantised type. */
 static inline size_t bl_pk_chunk_bytes(bl_dtype t) {
     switch (t) {
+    case BL_DTYPE_AFFINE2:
+        return 128;
+    case BL_DTYPE_AFFINE3:
+        return 192;
     case BL_DTYPE_Q4_0:
     case BL_DTYPE_Q4_1:
     case BL_DTYPE_Q4_K:
+    case BL_DTYPE_AFFINE4:
+    case BL_DTYPE_MXFP4:
+    case BL_DTYPE_NVFP4:
         return 256;
     case BL_DTYPE_Q5_0:
     case BL_DTYPE_Q5_1:
     case BL_DTYPE_Q5_K:
+    case BL_DTYPE_AFFINE5:
         return 320;
     case BL_DTYPE_Q6_K:
+    case BL_DTYPE_AFFINE6:
         return 384;
     default:
         return 512;
     }
 }
+/* An offset per scale, added to the product of scale and bits. */
 static inline bool bl_pk_has_min(bl_dtype t) {
-    return t == BL_DTYPE_Q4_1 || t == BL_DTYPE_Q5_1;
+    return t == BL_DTYPE_Q4_1 || t == BL_DTYPE_Q5_1 || bl_dtype_is_affine(t);
+}
+/* Bytes of the scales (with their offsets) of 16 rows that serve bl_pk_scale_elems(w) of k. */
+static inline size_t bl_pk_scale_bytes(const bl_packed *w) {
+    switch (w->dtype) {
+    case BL_DTYPE_F32:
+    case BL_DTYPE_F16:
+    case BL_DTYPE_BF16:
+        return 0;
+    case BL_DTYPE_MXFP4:
+    case BL_DTYPE_MXFP8:
+    case BL_DTYPE_NVFP4:
+        return BL_PK_ROWS;
+    case BL_DTYPE_Q4_K:
+    case BL_DTYPE_Q5_K:
+        return sizeof(bl_pk_k45);
+    case BL_DTYPE_Q6_K:
+        return sizeof(bl_pk_k6);
+    default:
+        return (bl_pk_has_min(w->dtype) ? 2u : 1u) * BL_PK_ROWS *
+               (bl_dtype_is_affine(w->dtype) && w->scale_dtype == BL_DTYPE_F32 ? 4u : 2u);
+    }
+}
+static inline uint32_t bl_pk_scale_elems(const bl_packed *w) {
+    return w->group ? w->group : bl_pk_is_wide(w->dtype) ? 256 : 32;
 }
 
 /* Quantised rows of activations (NUMERICS §3). One set per group width. Row r of a plane starts at r * its
  * leading dimension (in elements); q rows are 64-byte aligned. The sums are what the formats' offsets need:
- *   qsum, s32, s16   sums of q over 32, 32 and 16 neighbours
+ *   qsum             sum of q over the group (32 or 64)
+ *   s32, s16         sums of q over 32 and 16 neighbours
  *   ps, ps32, ps16   the same split in two for vpmaddubsw's lanes: low half the int16 sum of q[4s] + q[4s+1]
  * over the group's steps s, high half that of q[4s+2] + q[4s+3] */
 typedef struct {
     size_t ld_q; /* of q: multiple of 64 */
-    size_t ld_g; /* of d, dq, qsum, ps (per group of 32 or 256) */
+    size_t ld_g; /* of d, dq, qsum, ps (per group) */
     size_t ld_s; /* of s32 and ps32; s16 and ps16 have twice it */
     int8_t *q;
     float *d; /* a / 127 */
-    /* group 32 */
+    /* groups 32 and 64 */
     int32_t *qsum;
     float *dq; /* d * (float)qsum, rounded once */
+    /* group 32 */
     uint32_t *ps;
     /* group 256 */
     int16_t *s32, *s16;
@@ -160,11 +216,13 @@ typedef struct {
     uint32_t flags;                /* what filled it, BL_CPU_* */
     bl_mm_fn *matmul[BL_DTYPE_I8]; /* by weight type */
     bl_attn_fn *attention;
-    /* One row of x into row `row` of the planes. k % 32 == 0 (q is then zeroed up to the next 64), k % 256 ==
-     * 0. */
+    /* One row of x into row `row` of the planes. k % 32 == 0 (q is then zeroed up to the next 64), k % 64, k
+     * % 256 == 0. */
     void (*quant32)(const bl_xq *o, size_t row, const float *x, uint32_t k);
+    void (*quant64)(const bl_xq *o, size_t row, const float *x, uint32_t k);
     void (*quant256)(const bl_xq *o, size_t row, const float *x, uint32_t k);
-    /* dst[k] = row `row` dequantised exactly like bl_dequant_row, times scale (one product). */
+    /* dst[k] = row `row` dequantised exactly like bl_dequant_row or bl_mlx_dequant, times scale (one
+     * product). */
     void (*embed)(const bl_packed *w, uint32_t row, float scale, float *dst);
     /* y = (x * r) * w over n elements, w NULL: x * r; y == x allowed. With add not NULL: y = add + that (y ==
      * add allowed). */
@@ -186,6 +244,8 @@ typedef struct {
 } bl_kernels;
 
 void bl_kernels_ref(bl_kernels *t);
+/* Its embed, for the types that a wider tier has no form of. */
+void bl_embed_ref(const bl_packed *w, uint32_t row, float scale, float *dst);
 #if defined(__x86_64__)
 void bl_kernels_avx2(bl_kernels *t);
 /* its parts, one file each */

@@ -55,25 +55,23 @@ bl_code bl_pack_plan(const bl_mat_desc *d, bl_activations act, bl_packed *ret, u
         BL_TRY(check_mlx_layout(d, err));
     }
     bl_packed p = {.dtype = d->dtype, .n_out = d->n_out, .k = d->k};
-    if (bl_dtype_is_mlx(d->dtype) || d->dtype == BL_DTYPE_GGUF_MXFP4) {
-        p.dtype = BL_DTYPE_F32;
+    if (bl_dtype_is_mlx(d->dtype)) {
+        p.group = d->group;
+        p.scale_dtype = d->scale_dtype;
+        p.global_scale = d->global_scale == 0.0f ? 1.0f : d->global_scale;
+    } else if (d->dtype == BL_DTYPE_GGUF_MXFP4) { /* the same numbers in another order */
+        p.dtype = BL_DTYPE_MXFP4;
+        p.group = 32;
     }
-    if (act == BL_ACTIVATIONS_F32 && bl_dtype_group(d->dtype) != BL_GROUP_FLOAT) {
+    if (act == BL_ACTIVATIONS_F32 && p.dtype > BL_DTYPE_BF16) {
         p.dtype = BL_DTYPE_F32;
+        p.group = 0;
     }
-    uint64_t scales = 0, data;
-    switch (bl_dtype_group(p.dtype)) {
-    case BL_GROUP_32:
-        scales = (uint64_t)d->k / 32 * 2 * BL_PK_ROWS * (bl_pk_has_min(p.dtype) ? 2 : 1);
+    uint64_t scales = (uint64_t)d->k / bl_pk_scale_elems(&p) * bl_pk_scale_bytes(&p), data;
+    if (p.dtype <= BL_DTYPE_BF16) {
+        data = (uint64_t)d->k * BL_PK_ROWS * bl_dtype_get(p.dtype)->block_bytes;
+    } else {
         data = (uint64_t)d->k / 32 * bl_pk_chunk_bytes(p.dtype);
-        break;
-    case BL_GROUP_256:
-        scales = (uint64_t)d->k / 256 * (p.dtype == BL_DTYPE_Q6_K ? sizeof(bl_pk_k6) : sizeof(bl_pk_k45));
-        data = (uint64_t)d->k / 32 * bl_pk_chunk_bytes(p.dtype);
-        break;
-    default:
-        data = (uint64_t)d->k * BL_PK_ROWS * (p.dtype == BL_DTYPE_F32 ? 4 : 2);
-        break;
     }
     /* k < 2^32, so these cannot overflow; their product with the number of blocks can. */
     uint64_t data_off = (scales + 63) & ~UINT64_C(63), block = data_off + ((data + 63) & ~UINT64_C(63)),
@@ -92,9 +90,18 @@ bl_code bl_pack_plan(const bl_mat_desc *d, bl_activations act, bl_packed *ret, u
 /* Puts the 32 values of row r into a zeroed chunk. */
 static void put_chunk(bl_dtype t, const uint8_t q[32], uint32_t r, uint8_t *c) {
     c += 4 * r;
-    if (t == BL_DTYPE_Q8_0) {
+    if (t == BL_DTYPE_Q8_0 || t == BL_DTYPE_AFFINE8) {
         for (uint32_t s = 0; s < 8; s++) {
             memcpy(c + 64 * s, q + 4 * s, 4);
+        }
+        return;
+    }
+    if (t == BL_DTYPE_AFFINE2 || t == BL_DTYPE_AFFINE3) {
+        for (uint32_t k = 0; k < 32; k++) {
+            c[64 * (k >> 4) + (k & 3)] |= (uint8_t)((q[k] & 3) << (2 * ((k >> 2) & 3)));
+            if (t == BL_DTYPE_AFFINE3) {
+                c[128 + (k & 3)] |= (uint8_t)((q[k] >> 2) << (k >> 2));
+            }
         }
         return;
     }
@@ -103,7 +110,7 @@ static void put_chunk(bl_dtype t, const uint8_t q[32], uint32_t r, uint8_t *c) {
             c[64 * v + i] = (uint8_t)((q[4 * v + i] & 15) | (q[16 + 4 * v + i] & 15) << 4);
         }
     }
-    if (t == BL_DTYPE_Q6_K) {
+    if (t == BL_DTYPE_Q6_K || t == BL_DTYPE_AFFINE6) {
         for (uint32_t k = 0; k < 32; k++) {
             c[256 + 64 * (k >> 4) + (k & 3)] |= (uint8_t)((q[k] >> 4) << (2 * ((k >> 2) & 3)));
         }
@@ -177,10 +184,49 @@ static void pack_k6(const uint8_t *src, uint32_t r, bl_pk_k6 *s, uint8_t *chunks
     }
 }
 
+/* A row of an MLX type. Scales and biases are copied as they are. */
+static void pack_mlx_row(const bl_mat_desc *d, const bl_packed *pk, uint64_t row, uint8_t *dst) {
+    bl_mlx_row m = mlx_row(d, row);
+    const uint8_t *scales = m.scales, *biases = m.biases;
+    uint32_t r = (uint32_t)(row % BL_PK_ROWS);
+    size_t sb = bl_pk_scale_bytes(pk), one = bl_dtype_get(d->scale_dtype)->block_bytes;
+    for (uint32_t g = 0; g < pk->k / pk->group; g++) {
+        memcpy(dst + sb * g + one * r, scales + one * g, one);
+        if (biases) {
+            memcpy(dst + sb * g + one * (BL_PK_ROWS + r), biases + one * g, one);
+        }
+    }
+    dst += pk->data_off;
+    for (uint32_t k = 0; k < pk->k; k += 32) {
+        uint8_t q[32];
+        bl_mlx_codes(d->dtype, m.packed, k, q);
+        if (d->dtype != BL_DTYPE_MXFP8) {
+            put_chunk(d->dtype, q, r, dst + bl_pk_chunk_bytes(d->dtype) * (k / 32));
+            continue;
+        }
+        for (uint32_t i = 0; i < 32; i++) {
+            dst[(size_t)(k + i) * BL_PK_ROWS + r] = q[i];
+        }
+    }
+}
+
+/* A row of GGUF's MXFP4: the scale and the nibbles lie together, low nibbles first. */
+static void pack_gguf_mxfp4_row(const bl_packed *pk, const uint8_t *src, uint32_t r, uint8_t *dst) {
+    for (uint32_t g = 0; g < pk->k / 32; g++, src += 17) {
+        uint8_t q[32];
+        dst[BL_PK_ROWS * g + r] = src[0];
+        for (uint32_t j = 0; j < 16; j++) {
+            q[j] = src[1 + j] & 15;
+            q[j + 16] = src[1 + j] >> 4;
+        }
+        put_chunk(BL_DTYPE_MXFP4, q, r, dst + pk->data_off + bl_pk_chunk_bytes(BL_DTYPE_MXFP4) * g);
+    }
+}
+
 static void pack_quant_row(const bl_packed *pk, const uint8_t *src, uint32_t r, size_t row_bytes,
                            uint8_t *dst) {
     bl_dtype t = pk->dtype;
-    bool wide = bl_dtype_group(t) == BL_GROUP_256;
+    bool wide = bl_pk_is_wide(t);
     uint32_t n = pk->k / (wide ? 256 : 32);
     size_t sb = row_bytes / n, cb = bl_pk_chunk_bytes(t);
     for (uint32_t g = 0; g < n; g++, src += sb) {
@@ -240,8 +286,12 @@ bl_code bl_pack_block(const bl_mat_desc *d, const bl_packed *pk, uint32_t block,
         if (c != BL_OK) {
             return bl_err_wrap(err, c, "%s, row %llu", d->name, (unsigned long long)row);
         }
-        if (bl_dtype_group(pk->dtype) == BL_GROUP_FLOAT) {
+        if (pk->dtype <= BL_DTYPE_BF16) {
             pack_float_row(d, pk, src, row, dst);
+        } else if (bl_dtype_is_mlx(d->dtype)) {
+            pack_mlx_row(d, pk, row, dst);
+        } else if (d->dtype == BL_DTYPE_GGUF_MXFP4) {
+            pack_gguf_mxfp4_row(pk, src, r, dst);
         } else {
             pack_quant_row(pk, src, r, (size_t)row_bytes, dst);
         }

@@ -66,9 +66,6 @@ INLINE __m256i dup_sc(const void *p, bool is_signed) {
 INLINE __m256i pair_mn(const void *p) {
     return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
 }
-INLINE bool is_wide(bl_dtype t) {
-    return t == BL_DTYPE_Q4_K || t == BL_DTYPE_Q5_K || t == BL_DTYPE_Q6_K;
-}
 INLINE bool is_5bit(bl_dtype t) {
     return t == BL_DTYPE_Q5_0 || t == BL_DTYPE_Q5_1 || t == BL_DTYPE_Q5_K;
 }
@@ -290,7 +287,7 @@ INLINE void expand(bl_dtype t, const bl_packed *w, const uint8_t *blk, uint32_t 
             }
         }
     }
-    if (!is_wide(t)) {
+    if (!bl_pk_is_wide(t)) {
         const uint16_t *sc =
             (const uint16_t *)(const void *)blk + (size_t)(k0 / 32) * (bl_pk_has_min(t) ? 32 : 16);
         for (uint32_t g = 0; g < kn / 32; g++, sc += bl_pk_has_min(t) ? 32 : 16) {
@@ -467,7 +464,7 @@ INLINE void tile_group256(bl_dtype t, unsigned M, const tile *w, const bl_mm_arg
 
 INLINE void tile_rows(bl_dtype t, unsigned M, const tile *w, const bl_mm_args *a, size_t row, uint32_t k0,
                       uint32_t kn, float (*sum)[BL_PK_ROWS]) {
-    if (is_wide(t)) {
+    if (bl_pk_is_wide(t)) {
         tile_group256(t, M, w, a, row, k0, kn, sum);
     } else {
         tile_group32(t, M, w, a, row, k0, kn, sum);
@@ -512,7 +509,7 @@ INLINE void matmul(bl_dtype t, const bl_mm_args *a, uint32_t block0, uint32_t bl
     if (row1 - row0 < TILE_ROWS) {
         for (uint32_t b = block0; b < block1; b++) {
             for (size_t row = row0; row < row1; row++) {
-                if (is_wide(t)) {
+                if (bl_pk_is_wide(t)) {
                     vec_group256(t, a, b, row);
                 } else {
                     vec_group32(t, a, b, row);

@@ -205,12 +205,10 @@ INLINE unsigned n_pairs(bl_dtype t) {
     return t != BL_DTYPE_Q6_K ? 4 : BL_VNNI ? 8 : 0;
 }
 INLINE size_t scale_bytes(bl_dtype t) { /* per group */
-    switch (bl_dtype_group(t)) {
-    case BL_GROUP_256:
+    if (bl_pk_is_wide(t)) {
         return t == BL_DTYPE_Q6_K ? sizeof(bl_pk_k6) : sizeof(bl_pk_k45);
-    default:
-        return bl_pk_has_min(t) ? 64 : 32;
     }
+    return bl_pk_has_min(t) ? 64 : 32;
 }
 
 INLINE void expand(bl_dtype t, const source *s, uint32_t kn, tile *o) {
@@ -233,7 +231,7 @@ INLINE void expand(bl_dtype t, const source *s, uint32_t kn, tile *o) {
             _mm512_store_si512(o->w[8 * g + 4 + v], hi);
         }
     }
-    const bool wide = bl_dtype_group(t) == BL_GROUP_256;
+    const bool wide = bl_pk_is_wide(t);
     const uint8_t *sc = s->scales;
     for (uint32_t g = 0; g < kn / (wide ? 256 : 32); g++, sc += scale_bytes(t)) {
         _mm512_store_ps(o->d[g], load_f16(sc)); /* every form of scales begins with d[16] */
@@ -471,7 +469,7 @@ INLINE void strip256(bl_dtype t, unsigned M, const source *s, const bl_mm_args *
 
 INLINE void strip(bl_dtype t, unsigned M, const source *s, const bl_mm_args *a, uint32_t b, size_t row,
                   uint32_t k0, uint32_t kn) {
-    if (bl_dtype_group(t) == BL_GROUP_256) {
+    if (bl_pk_is_wide(t)) {
         strip256(t, M, s, a, b, row, k0, kn);
     } else {
         strip32(t, M, s, a, b, row, k0, kn);
@@ -481,7 +479,7 @@ INLINE void strip(bl_dtype t, unsigned M, const source *s, const bl_mm_args *a, 
 INLINE void matmul(bl_dtype t, const bl_mm_args *a, uint32_t block0, uint32_t block1, uint32_t row0,
                    uint32_t row1) {
     const bl_packed *w = a->w;
-    const uint32_t gk = bl_dtype_group(t) == BL_GROUP_256 ? 256 : 32;
+    const uint32_t gk = bl_pk_is_wide(t) ? 256 : 32;
     tile room;
     for (uint32_t b = block0; b < block1; b++) {
         const uint8_t *blk = w->base + (size_t)b * w->block_bytes;

@@ -14,25 +14,35 @@
 
 /* ---- matrix products, NUMERICS §3 ----------------------------------------------------------- */
 
-/* Element (row r, k) of a chunk, with the format's offset taken off. */
-static int8_t unpack_one(bl_dtype t, const uint8_t *c, uint32_t r, uint32_t k) {
+/* Element (row r, k) of a chunk, with the format's offset taken off; E2M1 codes as twice their value. */
+static int16_t unpack_one(bl_dtype t, const uint8_t *c, uint32_t r, uint32_t k) {
     uint32_t s = k >> 2, at = 4 * r + (k & 3);
     if (t == BL_DTYPE_Q8_0) {
         return (int8_t)c[64 * s + at];
     }
+    if (t == BL_DTYPE_AFFINE8) {
+        return c[64 * s + at];
+    }
+    if (t == BL_DTYPE_AFFINE2 || t == BL_DTYPE_AFFINE3) {
+        uint32_t b = (uint32_t)(c[64 * (s >> 2) + at] >> (2 * (s & 3))) & 3u;
+        return (int16_t)(t == BL_DTYPE_AFFINE3 ? b | ((uint32_t)(c[128 + at] >> s) & 1u) << 2 : b);
+    }
     uint32_t q = (uint32_t)(c[64 * (s & 3) + at] >> (s < 4 ? 0 : 4)) & 15u;
     int32_t off = t == BL_DTYPE_Q4_0 ? 8 : 0;
-    if (t == BL_DTYPE_Q5_0 || t == BL_DTYPE_Q5_1 || t == BL_DTYPE_Q5_K) {
+    if (t == BL_DTYPE_MXFP4 || t == BL_DTYPE_NVFP4) {
+        return (int16_t)bl_e2m1_doubled(q);
+    }
+    if (bl_pk_chunk_bytes(t) == 320) {
         q |= (uint32_t)((c[256 + at] >> s) & 1) << 4;
         off = t == BL_DTYPE_Q5_0 ? 16 : 0;
-    } else if (t == BL_DTYPE_Q6_K) {
+    } else if (bl_pk_chunk_bytes(t) == 384) {
         q |= (uint32_t)((c[256 + 64 * (s >> 2) + at] >> (2 * (s & 3))) & 3) << 4;
-        off = 32;
+        off = t == BL_DTYPE_Q6_K ? 32 : 0;
     }
-    return (int8_t)((int32_t)q - off);
+    return (int16_t)((int32_t)q - off);
 }
 
-static void unpack_chunk(bl_dtype t, const uint8_t *c, int8_t w[32][BL_PK_ROWS]) {
+static void unpack_chunk(bl_dtype t, const uint8_t *c, int16_t w[32][BL_PK_ROWS]) {
     for (uint32_t k = 0; k < 32; k++) {
         for (uint32_t r = 0; r < BL_PK_ROWS; r++) {
             w[k][r] = unpack_one(t, c, r, k);
@@ -41,9 +51,9 @@ static void unpack_chunk(bl_dtype t, const uint8_t *c, int8_t w[32][BL_PK_ROWS])
 }
 
 /* isum[row] += scale[row] * sum over n of w * q; scale NULL: 1. int32 holds every format's worst case: Q6_K
- * 16 sub-blocks of 128 * 16 * 32 * 127 = 1.4e8, Q5_K 8 * 63 * 32 * 31 * 127 = 6.4e7, Q8_0 32 * 128 * 127
- * = 5.3e5. */
-static void dot_add(int8_t w[][BL_PK_ROWS], const int8_t *q, uint32_t n, const int32_t *scale,
+ * 16 sub-blocks of 128 * 16 * 32 * 127 = 1.4e8, Q5_K 8 * 63 * 32 * 31 * 127 = 6.4e7, AFFINE8 64 * 255
+ * * 127 = 2.1e6. */
+static void dot_add(int16_t w[][BL_PK_ROWS], const int8_t *q, uint32_t n, const int32_t *scale,
                     int32_t isum[BL_PK_ROWS]) {
     int32_t s[BL_PK_ROWS] = {0};
     for (uint32_t k = 0; k < n; k++) {
@@ -56,20 +66,45 @@ static void dot_add(int8_t w[][BL_PK_ROWS], const int8_t *q, uint32_t n, const i
     }
 }
 
-static void step_group32(const bl_packed *w, const uint16_t *sc, int8_t wq[][BL_PK_ROWS], const bl_xq *x,
-                         size_t row, uint32_t g, float p[BL_PK_ROWS]) {
-    int32_t isum[BL_PK_ROWS] = {0};
-    dot_add(wq, x->q + row * x->ld_q + 32u * g, 32, NULL, isum);
-    float d = x->d[row * x->ld_g + g];
-    for (uint32_t r = 0; r < BL_PK_ROWS; r++) {
-        p[r] = fmaf(bl_f16_to_f32(sc[r]) * d, (float)isum[r], p[r]);
-        if (bl_pk_has_min(w->dtype)) {
-            p[r] = fmaf(bl_f16_to_f32(sc[BL_PK_ROWS + r]), x->dq[row * x->ld_g + g], p[r]);
+/* The scale (or with `min` the offset) of row r that serves element k, as the float step takes it: of E2M1
+ * codes, which are doubled, half of it. */
+static float scale_at(const bl_packed *w, const uint8_t *blk, uint32_t r, uint32_t k, bool min) {
+    const uint8_t *s = blk + bl_pk_scale_bytes(w) * (k / bl_pk_scale_elems(w));
+    uint32_t i = r + (min ? BL_PK_ROWS : 0);
+    switch (w->dtype) {
+    case BL_DTYPE_MXFP4:
+        return 0.5f * bl_e8m0_to_f32(s[r]);
+    case BL_DTYPE_MXFP8:
+        return bl_e8m0_to_f32(s[r]);
+    case BL_DTYPE_NVFP4:
+        return 0.5f * (bl_e4m3_to_f32(s[r]) * w->global_scale);
+    default:
+        break;
+    }
+    if (bl_dtype_is_affine(w->dtype)) {
+        return bl_mlx_scale(w->dtype, w->scale_dtype, s, i);
+    }
+    return bl_f16_to_f32(((const uint16_t *)(const void *)s)[i]);
+}
+
+/* One group of 32 or 64 of x, from element k on. */
+static void step_group(const bl_packed *w, const uint8_t *blk, int16_t wq[][BL_PK_ROWS], const bl_xq *x,
+                       size_t row, uint32_t k, float p[BL_PK_ROWS]) {
+    uint32_t n = bl_group_elems(bl_pk_group(w)), part = w->dtype == BL_DTYPE_NVFP4 ? 16 : n;
+    size_t at = row * x->ld_g + k / n;
+    for (uint32_t i = 0; i < n; i += part) {
+        int32_t isum[BL_PK_ROWS] = {0};
+        dot_add(wq + i, x->q + row * x->ld_q + k + i, part, NULL, isum);
+        for (uint32_t r = 0; r < BL_PK_ROWS; r++) {
+            p[r] = fmaf(scale_at(w, blk, r, k + i, false) * x->d[at], (float)isum[r], p[r]);
+            if (bl_pk_has_min(w->dtype)) {
+                p[r] = fmaf(scale_at(w, blk, r, k + i, true), x->dq[at], p[r]);
+            }
         }
     }
 }
 
-static void step_group256(const bl_packed *w, const uint8_t *sc, int8_t wq[][BL_PK_ROWS], const bl_xq *x,
+static void step_group256(const bl_packed *w, const uint8_t *sc, int16_t wq[][BL_PK_ROWS], const bl_xq *x,
                           size_t row, uint32_t g, float p[BL_PK_ROWS]) {
     const int8_t *q = x->q + row * x->ld_q + 256u * g;
     float d = x->d[row * x->ld_g + g];
@@ -103,17 +138,6 @@ static void step_group256(const bl_packed *w, const uint8_t *sc, int8_t wq[][BL_
     }
 }
 
-/* Bytes of scales per group of a block. */
-static size_t scale_bytes(bl_dtype t) {
-    if (t == BL_DTYPE_Q6_K) {
-        return sizeof(bl_pk_k6);
-    }
-    if (t == BL_DTYPE_Q4_K || t == BL_DTYPE_Q5_K) {
-        return sizeof(bl_pk_k45);
-    }
-    return 2u * BL_PK_ROWS * (bl_pk_has_min(t) ? 2u : 1u);
-}
-
 /* y (16 lanes) takes a strip's partial; strips are added left to right, the bias at the end. */
 static void strip_done(const bl_mm_args *a, uint32_t b, uint32_t row, uint32_t k0, uint32_t kn,
                        const float p[BL_PK_ROWS]) {
@@ -129,10 +153,9 @@ static void strip_done(const bl_mm_args *a, uint32_t b, uint32_t row, uint32_t k
 static void matmul_quant(const bl_mm_args *a, uint32_t block0, uint32_t block1, uint32_t row0,
                          uint32_t row1) {
     const bl_packed *w = a->w;
-    bool wide = bl_dtype_group(w->dtype) == BL_GROUP_256;
-    uint32_t gk = wide ? 256 : 32;
-    size_t sb = scale_bytes(w->dtype), cb = bl_pk_chunk_bytes(w->dtype);
-    int8_t wq[BL_STRIP][BL_PK_ROWS];
+    uint32_t gk = bl_group_elems(bl_pk_group(w));
+    size_t sb = bl_pk_scale_bytes(w), cb = bl_pk_chunk_bytes(w->dtype);
+    int16_t wq[BL_STRIP][BL_PK_ROWS];
     for (uint32_t b = block0; b < block1; b++) {
         const uint8_t *blk = w->base + b * w->block_bytes;
         for (uint32_t k0 = 0; k0 < w->k; k0 += BL_STRIP) {
@@ -143,12 +166,10 @@ static void matmul_quant(const bl_mm_args *a, uint32_t block0, uint32_t block1, 
             for (uint32_t row = row0; row < row1; row++) {
                 float p[BL_PK_ROWS] = {0};
                 for (uint32_t k = 0; k < kn; k += gk) {
-                    uint32_t g = (k0 + k) / gk;
-                    if (wide) {
-                        step_group256(w, blk + sb * g, wq + k, a->xq, row, g, p);
+                    if (gk == 256) {
+                        step_group256(w, blk + sb * ((k0 + k) / gk), wq + k, a->xq, row, (k0 + k) / gk, p);
                     } else {
-                        step_group32(w, (const uint16_t *)(const void *)(blk + sb * g), wq + k, a->xq, row, g,
-                                     p);
+                        step_group(w, blk, wq + k, a->xq, row, k0 + k, p);
                     }
                 }
                 strip_done(a, b, row, k0, kn, p);
@@ -157,15 +178,21 @@ static void matmul_quant(const bl_mm_args *a, uint32_t block0, uint32_t block1, 
     }
 }
 
-static float float_weight(bl_dtype t, const uint8_t *data, size_t i) {
-    if (t == BL_DTYPE_F32) {
+/* Weight (row r, k) of a block of floats. */
+static float float_weight(const bl_packed *w, const uint8_t *blk, uint32_t r, uint32_t k) {
+    const uint8_t *data = blk + w->data_off;
+    size_t i = (size_t)k * BL_PK_ROWS + r;
+    if (w->dtype == BL_DTYPE_MXFP8) {
+        return bl_e4m3_to_f32(data[i]) * scale_at(w, blk, r, k, false);
+    }
+    if (w->dtype == BL_DTYPE_F32) {
         float f;
         memcpy(&f, data + 4 * i, 4);
         return f;
     }
     uint16_t h;
     memcpy(&h, data + 2 * i, 2);
-    return t == BL_DTYPE_F16 ? bl_f16_to_f32(h) : bl_bf16_to_f32(h);
+    return w->dtype == BL_DTYPE_F16 ? bl_f16_to_f32(h) : bl_bf16_to_f32(h);
 }
 
 static void matmul_float(const bl_mm_args *a, uint32_t block0, uint32_t block1, uint32_t row0,
@@ -173,12 +200,12 @@ static void matmul_float(const bl_mm_args *a, uint32_t block0, uint32_t block1, 
     const bl_packed *w = a->w;
     float wf[BL_STRIP][BL_PK_ROWS];
     for (uint32_t b = block0; b < block1; b++) {
-        const uint8_t *data = w->base + b * w->block_bytes + w->data_off;
+        const uint8_t *blk = w->base + b * w->block_bytes;
         for (uint32_t k0 = 0; k0 < w->k; k0 += BL_STRIP) {
             uint32_t kn = BL_MIN(BL_STRIP, w->k - k0);
             for (uint32_t i = 0; i < kn * BL_PK_ROWS; i++) {
                 wf[i / BL_PK_ROWS][i % BL_PK_ROWS] =
-                    float_weight(w->dtype, data, (size_t)k0 * BL_PK_ROWS + i);
+                    float_weight(w, blk, i % BL_PK_ROWS, k0 + i / BL_PK_ROWS);
             }
             for (uint32_t row = row0; row < row1; row++) {
                 const float *x = a->x + (size_t)row * a->ldx + k0;
@@ -236,6 +263,17 @@ static void quant32(const bl_xq *o, size_t row, const float *x, uint32_t k) {
     memset(q + k, 0, (64 - k % 64) % 64);
 }
 
+static void quant64(const bl_xq *o, size_t row, const float *x, uint32_t k) {
+    int8_t *q = o->q + row * o->ld_q;
+    for (uint32_t g = 0; g < k / 64; g++) {
+        size_t at = row * o->ld_g + g;
+        uint32_t ps;
+        o->d[at] = quant_group(x + 64 * g, 64, q + 64 * g);
+        o->qsum[at] = sum_q(q + 64 * g, 64, &ps);
+        o->dq[at] = o->d[at] * (float)o->qsum[at];
+    }
+}
+
 static void quant256(const bl_xq *o, size_t row, const float *x, uint32_t k) {
     int8_t *q = o->q + row * o->ld_q;
     for (uint32_t g = 0; g < k / 256; g++) {
@@ -251,9 +289,11 @@ static void quant256(const bl_xq *o, size_t row, const float *x, uint32_t k) {
 
 /* ---- one row of a packed matrix as floats --------------------------------------------------- */
 
-/* The dequantised value of bl_dequant_row, from the packed form: q already has its offset off; d * sc first,
- * then * q, then the minimum. */
-static float dequant_one(bl_dtype t, const uint8_t *sc, uint32_t r, uint32_t k, int32_t q) {
+/* The dequantised value of bl_dequant_row and bl_mlx_dequant, from the packed form: q already has its offset
+ * off; d * sc first, then * q, then the minimum. */
+static float dequant_one(const bl_packed *w, const uint8_t *blk, uint32_t r, uint32_t k, int32_t q) {
+    bl_dtype t = w->dtype;
+    const uint8_t *sc = blk + bl_pk_scale_bytes(w) * (k / bl_pk_scale_elems(w));
     if (t == BL_DTYPE_Q6_K) {
         const bl_pk_k6 *s = (const bl_pk_k6 *)(const void *)sc;
         return (bl_f16_to_f32(s->d[r]) * (float)s->sc[k % 256 / 16][r]) * (float)q;
@@ -264,25 +304,26 @@ static float dequant_one(bl_dtype t, const uint8_t *sc, uint32_t r, uint32_t k, 
         float m = bl_f16_to_f32(s->dmin[r]) * (float)s->mn[j / 2][r][j & 1];
         return (bl_f16_to_f32(s->d[r]) * (float)s->sc[j][r]) * (float)q - m;
     }
-    const uint16_t *s = (const uint16_t *)(const void *)sc;
-    float v = bl_f16_to_f32(s[r]) * (float)q;
-    return bl_pk_has_min(t) ? v + bl_f16_to_f32(s[BL_PK_ROWS + r]) : v;
+    if (t == BL_DTYPE_NVFP4) {
+        return (bl_e4m3_to_f32(sc[r]) * w->global_scale) * (0.5f * (float)q);
+    }
+    float v = scale_at(w, blk, r, k, false) * (float)q; /* MXFP4: halved scale, doubled code, all exact */
+    return bl_pk_has_min(t) ? v + scale_at(w, blk, r, k, true) : v;
 }
 
-static void embed(const bl_packed *w, uint32_t row, float scale, float *dst) {
+void bl_embed_ref(const bl_packed *w, uint32_t row, float scale, float *dst) {
     const uint8_t *blk = w->base + row / BL_PK_ROWS * w->block_bytes;
     uint32_t r = row % BL_PK_ROWS;
-    if (bl_dtype_group(w->dtype) == BL_GROUP_FLOAT) {
+    if (bl_pk_group(w) == BL_GROUP_FLOAT) {
         for (uint32_t k = 0; k < w->k; k++) {
-            dst[k] = scale * float_weight(w->dtype, blk + w->data_off, (size_t)k * BL_PK_ROWS + r);
+            dst[k] = scale * float_weight(w, blk, r, k);
         }
         return;
     }
-    uint32_t gk = bl_dtype_group(w->dtype) == BL_GROUP_256 ? 256 : 32;
-    size_t sb = scale_bytes(w->dtype), cb = bl_pk_chunk_bytes(w->dtype);
+    size_t cb = bl_pk_chunk_bytes(w->dtype);
     for (uint32_t k = 0; k < w->k; k++) {
-        int8_t q = unpack_one(w->dtype, blk + w->data_off + cb * (k / 32), r, k % 32);
-        dst[k] = scale * dequant_one(w->dtype, blk + sb * (k / gk), r, k, q);
+        int32_t q = unpack_one(w->dtype, blk + w->data_off + cb * (k / 32), r, k % 32);
+        dst[k] = scale * dequant_one(w, blk, r, k, q);
     }
 }
 
@@ -465,8 +506,9 @@ void bl_kernels_ref(bl_kernels *t) {
     *t = (bl_kernels){
         .attention = attention,
         .quant32 = quant32,
+        .quant64 = quant64,
         .quant256 = quant256,
-        .embed = embed,
+        .embed = bl_embed_ref,
         .rmsnorm = rmsnorm,
         .add = add,
         .glu = glu,
@@ -477,6 +519,6 @@ void bl_kernels_ref(bl_kernels *t) {
         .probe_int8 = probe_int8,
     };
     for (uint32_t i = 0; i < BL_DTYPE_I8; i++) {
-        t->matmul[i] = bl_dtype_group((bl_dtype)i) == BL_GROUP_FLOAT ? matmul_float : matmul_quant;
+        t->matmul[i] = i <= BL_DTYPE_BF16 || i == BL_DTYPE_MXFP8 ? matmul_float : matmul_quant;
     }
 }

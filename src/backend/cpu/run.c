@@ -174,19 +174,21 @@ static void run_elements(const op_ctx *x, uint32_t width) {
 
 static void quant_rows(const op_ctx *x, uint32_t row0, uint32_t row1) {
     bl_cpu *c = x->c;
-    bool want32 = false, want256 = false;
+    bool want[BL_GROUP__MAX] = {false};
     for (uint32_t j = 0; j < x->op->n_w; j++) {
-        want32 |= bl_dtype_group(x->op->w[j]->pk.dtype) == BL_GROUP_32;
-        want256 |= bl_dtype_group(x->op->w[j]->pk.dtype) == BL_GROUP_256;
+        want[bl_pk_group(&x->op->w[j]->pk)] = true;
     }
     uint32_t k = x->op->w[0]->pk.k;
     for (size_t i = row0; i < row1; i++) {
         const float *in = slot_row(x->step, x->op->in0, i);
-        if (want32) {
-            c->k.quant32(&c->x32, i, in, k);
+        if (want[BL_GROUP_32]) {
+            c->k.quant32(&c->xq[BL_GROUP_32], i, in, k);
         }
-        if (want256) {
-            c->k.quant256(&c->x256, i, in, k);
+        if (want[BL_GROUP_64]) {
+            c->k.quant64(&c->xq[BL_GROUP_64], i, in, k);
+        }
+        if (want[BL_GROUP_256]) {
+            c->k.quant256(&c->xq[BL_GROUP_256], i, in, k);
         }
     }
 }
@@ -232,12 +234,12 @@ static void run_matmul(const op_ctx *x) {
     mm_job j = {.x = x, .rows = x->n_rows, .row_units = 1};
     for (uint32_t i = 0; i < op->n_w; i++) {
         const bl_packed *p = &op->w[i]->pk;
-        bl_group g = bl_dtype_group(p->dtype);
+        bl_group g = bl_pk_group(p);
         quant |= g != BL_GROUP_FLOAT;
         n_blocks += p->n_blocks;
         bytes += (uint64_t)p->n_blocks * p->block_bytes;
         j.a[i] = (bl_mm_args){.w = p,
-                              .xq = g == BL_GROUP_32 ? &x->c->x32 : &x->c->x256,
+                              .xq = &x->c->xq[g],
                               .x = slot_row(x->step, op->in0, 0),
                               .ldx = slot_ld(x->step, op->in0),
                               .y = slot_row(x->step, op->out[i], 0),
@@ -388,8 +390,8 @@ static bl_code check_matmul(const op_ctx *x, bl_err *err) {
             BL_FAIL(err, BL_EINVAL, "%s: matrix [%u, %u] between slots of width %u and %u", op->label,
                     p->n_out, p->k, x->step->widths[op->in0], x->step->widths[op->out[i]]);
         }
-        bl_group g = bl_dtype_group(p->dtype);
-        uint32_t max = g == BL_GROUP_32 ? x->c->max_k32 : g == BL_GROUP_256 ? x->c->max_k256 : p->k;
+        bl_group g = bl_pk_group(p);
+        uint32_t max = g == BL_GROUP_FLOAT ? p->k : x->c->max_k[g];
         if (p->k > max) {
             BL_FAIL(err, BL_EINVAL, "%s: rows of %u, prepared for %u", op->label, p->k, max);
         }

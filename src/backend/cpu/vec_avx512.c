@@ -152,7 +152,7 @@ INLINE void row_scales(bl_dtype t, const uint8_t *scales, uint32_t g, uint32_t r
 INLINE void embed_quant(bl_dtype t, const bl_packed *w, uint32_t row, float scale, float *dst) {
     const uint8_t *blk = w->base + (size_t)(row / BL_PK_ROWS) * w->block_bytes;
     const uint32_t r = row % BL_PK_ROWS;
-    const bool wide = bl_dtype_group(t) == BL_GROUP_256;
+    const bool wide = bl_pk_is_wide(t);
     const __m512 sv = _mm512_set1_ps(scale);
     for (uint32_t g = 0; g < w->k / 32; g++) {
         row_chunk c = row_of_chunk(t, blk + w->data_off + bl_pk_chunk_bytes(t) * g + 4 * (size_t)r);
@@ -185,6 +185,10 @@ static void embed_float(const bl_packed *w, uint32_t row, float scale, float *ds
 }
 
 static void embed(const bl_packed *w, uint32_t row, float scale, float *dst) {
+    if (w->dtype >= BL_DTYPE_AFFINE2) {
+        bl_embed_ref(w, row, scale, dst); /* one row a token: tens of microseconds */
+        return;
+    }
     switch (w->dtype) {
 #define CASE(t)                                                                                              \
     case t:                                                                                                  \
