@@ -210,15 +210,30 @@ static bl_code byte(bl_parser *p, char ch, bl_err *err) {
     return p->in_markup ? markup_byte(p, ch, err) : text_byte(p, ch, err);
 }
 
+/* Where in held a marker may begin, newlines in front of it included; not at 0, which was tried. */
+static size_t find_tail(const bl_parser *p) {
+    const char *s = p->held.data;
+    const size_t n = p->held.len, least = n > REREAD_BYTES ? n - REREAD_BYTES : 1;
+    size_t from = n;
+    while (from > least && s[from - 1] != '<' && (unsigned char)s[from - 1] != BL_PARSER_CONTROL) {
+        from--;
+    }
+    if (from <= least) {
+        return n;
+    }
+    from--;
+    if (from > least && (unsigned char)s[from - 1] == BL_PARSER_CONTROL) {
+        from--;
+    }
+    while (from > least && p->d->newlines && s[from - 1] == '\n') {
+        from--;
+    }
+    return from;
+}
+
 bl_code bl_parser_reject(bl_parser *p, bl_err *err) {
     char tail[REREAD_BYTES];
-    size_t n = p->held.len, from = n;
-    for (size_t i = n; i-- > 1 && n - i < REREAD_BYTES;) {
-        if (p->held.data[i] == '<') {
-            from = i - ((unsigned char)p->held.data[i - 1] == BL_PARSER_CONTROL && i > 1);
-            break;
-        }
-    }
+    const size_t n = p->held.len, from = find_tail(p);
     memcpy(tail, p->held.data + from, n - from);
     p->in_markup = false;
     p->eat_newlines = false;
