@@ -9,6 +9,9 @@
  * offset 16, 8 steps: 16 * 2 * 8 * 127 = 32512; 5 bits without, 4 steps: 31 * 2 * 4 * 127 = 31496; 6 bits
  * with offset 32, 4 steps: 32512. All are <= 32767. Q8_0 is |w| times x with w's sign (|-128| is 128 as an
  * unsigned byte, x is never -128), 128 * 127 * 2 = 32512 a pair, so it is widened at once.
+ * MLX's affine types have no offset in their bits: 3 bits, 8 steps: 7 * 2 * 8 * 127 = 14224; 4 bits: 30480; 5
+ * bits, 4 steps: 31496; 6 bits, 2 steps: 63 * 2 * 2 * 127 = 32004; 8 bits are two times 4 bits. FP4 codes are
+ * looked up as twice their value + 12, and 12 times the pair sums of x come off: 12 * 2 * 8 * 127 = 24384.
  *
  * Few rows of x (decode): straight from the packed bytes, which are streamed once. Many rows: a strip of 512
  * k of one block is unpacked into a tile that stays in L1 while all rows pass.
@@ -34,9 +37,9 @@
 #define AHEAD 1024
 
 typedef struct {
-    _Alignas(64) uint8_t w[STEPS][64];   /* weight bits; Q8_0: |w| */
-    _Alignas(64) uint8_t raw[STEPS][64]; /* Q8_0: w */
-    _Alignas(64) float d[16][16], m[16][16];
+    _Alignas(64) uint8_t w[STEPS][64];       /* weight bits; Q8_0: |w|; AFFINE8: low nibbles */
+    _Alignas(64) uint8_t raw[STEPS][64];     /* Q8_0: w; AFFINE8: high nibbles */
+    _Alignas(64) float d[16][16], m[16][16]; /* per group; NVFP4: of the two halves */
     _Alignas(
         64) int16_t sc[32][32]; /* sub-scales (sc, sc) per row, as vpmaddwd takes them; per 32 (Q4_K) or 16 */
     _Alignas(64) int16_t mn[8][32]; /* pairs of minima */
@@ -67,16 +70,30 @@ INLINE __m256i pair_mn(const void *p) {
     return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
 }
 INLINE bool is_5bit(bl_dtype t) {
-    return t == BL_DTYPE_Q5_0 || t == BL_DTYPE_Q5_1 || t == BL_DTYPE_Q5_K;
+    return t == BL_DTYPE_Q5_0 || t == BL_DTYPE_Q5_1 || t == BL_DTYPE_Q5_K || t == BL_DTYPE_AFFINE5;
+}
+INLINE bool is_fp4(bl_dtype t) {
+    return t == BL_DTYPE_MXFP4 || t == BL_DTYPE_NVFP4;
 }
 /* log2 of the offset that the accumulators start with, 0: none. Q5_1 gets it to stay in range and gives it
  * back in 32 bits. */
 INLINE int offset_shift(bl_dtype t) {
     return t == BL_DTYPE_Q4_0 ? 3 : t == BL_DTYPE_Q5_0 || t == BL_DTYPE_Q5_1 ? 4 : t == BL_DTYPE_Q6_K ? 5 : 0;
 }
-/* Steps whose products one 16-bit accumulator of a K quant holds: a sub-block of 32, or half of it. */
-INLINE unsigned sub_steps(bl_dtype t) {
-    return t == BL_DTYPE_Q4_K ? 8 : 4;
+/* Steps whose products one 16-bit accumulator holds: of a K quant a sub-block of 32, or half of it; of NVFP4
+ * half a group, which has a scale of its own. */
+INLINE unsigned acc_steps(bl_dtype t) {
+    switch (t) {
+    case BL_DTYPE_Q5_K:
+    case BL_DTYPE_Q6_K:
+    case BL_DTYPE_AFFINE5:
+    case BL_DTYPE_NVFP4:
+        return 4;
+    case BL_DTYPE_AFFINE6:
+        return 2;
+    default:
+        return 8;
+    }
 }
 
 /* What an accumulator starts with: minus the offset times the pair sums. */
@@ -84,6 +101,69 @@ INLINE __m256i start(int shift, const uint32_t *ps) {
     return shift ? _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_slli_epi16(bcast4(ps), shift))
                  : _mm256_setzero_si256();
 }
+/* The same for group `at` of 32 of x, or with NVFP4 for the 16 at q. */
+INLINE __m256i start_group(bl_dtype t, const bl_xq *x, size_t at, const int8_t *q) {
+    if (t == BL_DTYPE_MXFP4) {
+        return _mm256_mullo_epi16(bcast4(x->ps + at), _mm256_set1_epi16(-12));
+    }
+    if (t == BL_DTYPE_NVFP4) {
+        __m128i s = _mm_loadu_si128((const __m128i *)(const void *)q);
+        s = _mm_maddubs_epi16(_mm_set1_epi8(12), s);
+        s = _mm_add_epi16(s, _mm_shuffle_epi32(s, 0x4e));
+        s = _mm_add_epi16(s, _mm_shuffle_epi32(s, 0xb1));
+        return _mm256_broadcastsi128_si256(_mm_sub_epi16(_mm_setzero_si128(), s));
+    }
+    return offset_shift(t) ? start(offset_shift(t), x->ps + at) : _mm256_setzero_si256();
+}
+
+/* ---- scales --------------------------------------------------------------------------------- */
+
+/* Eight of the 16 scales or biases at p, of an affine type. */
+INLINE __m256 load_affine(bl_dtype scale_dtype, const uint8_t *p, unsigned h) {
+    if (scale_dtype == BL_DTYPE_F32) {
+        return _mm256_loadu_ps((const float *)(const void *)p + 8 * h);
+    }
+    if (scale_dtype == BL_DTYPE_F16) {
+        return load_f16((const uint16_t *)(const void *)p + 8 * h);
+    }
+    __m128i v = _mm_loadu_si128((const __m128i *)(const void *)(p + 16 * h));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
+}
+/* Half of eight E8M0 scales: exponent 0 is a denormal. */
+INLINE __m256 load_e8m0_half(const uint8_t *p) {
+    __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+    e = _mm256_max_epu32(_mm256_slli_epi32(e, 23), _mm256_set1_epi32(0x400000));
+    return _mm256_mul_ps(_mm256_castsi256_ps(e), _mm256_set1_ps(0.5f));
+}
+/* Half of eight E4M3 scales times g. As f16 bits E4M3 is 2^-8 of its value. */
+INLINE __m256 load_e4m3_half(const uint8_t *p, float g) {
+    __m128i v = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)p));
+    __m128i sign = _mm_slli_epi16(_mm_and_si128(v, _mm_set1_epi16(0x80)), 8);
+    v = _mm_or_si128(_mm_slli_epi16(_mm_and_si128(v, _mm_set1_epi16(0x7f)), 7), sign);
+    __m256 f = _mm256_mul_ps(_mm256_cvtph_ps(v), _mm256_set1_ps(256.0f));
+    return _mm256_mul_ps(_mm256_mul_ps(f, _mm256_set1_ps(g)), _mm256_set1_ps(0.5f));
+}
+/* Scales, and offsets or the second half's scales, of group g (of G) for half h of the lanes. sb is
+ * bl_pk_scale_bytes. */
+INLINE void load_scales(bl_dtype t, unsigned G, const bl_packed *w, const uint8_t *blk, size_t sb, uint32_t g,
+                        unsigned h, __m256 *d, __m256 *m) {
+    if (bl_dtype_is_affine(t)) {
+        const uint8_t *p = blk + sb * (G == 64 && w->group == 128 ? g / 2 : g);
+        *d = load_affine(w->scale_dtype, p, h);
+        *m = load_affine(w->scale_dtype, p + sb / 2, h);
+    } else if (t == BL_DTYPE_MXFP4) {
+        *d = *m = load_e8m0_half(blk + (size_t)16 * g + 8 * h);
+    } else if (t == BL_DTYPE_NVFP4) {
+        *d = load_e4m3_half(blk + (size_t)32 * g + 8 * h, w->global_scale);
+        *m = load_e4m3_half(blk + (size_t)32 * g + 16 + 8 * h, w->global_scale);
+    } else {
+        const uint16_t *sc = (const uint16_t *)(const void *)(blk + sb * g);
+        *d = load_f16(sc + 8 * h);
+        *m = bl_pk_has_min(t) ? load_f16(sc + 16 + 8 * h) : *d;
+    }
+}
+
+/* ---- bits ----------------------------------------------------------------------------------- */
 
 /* Weight bits of steps v and v + 4, half h of the lanes. */
 INLINE void nibbles(__m256i b, __m256i *lo, __m256i *hi) {
@@ -92,13 +172,32 @@ INLINE void nibbles(__m256i b, __m256i *lo, __m256i *hi) {
     *hi = _mm256_and_si256(_mm256_srli_epi16(b, 4), mask);
 }
 INLINE void unpack2(bl_dtype t, const uint8_t *c, unsigned v, unsigned h, __m256i *lo, __m256i *hi) {
+    if (t == BL_DTYPE_AFFINE2 || t == BL_DTYPE_AFFINE3) {
+        const __m256i mask = _mm256_set1_epi8(3), bit = _mm256_set1_epi8(4);
+        *lo = _mm256_and_si256(_mm256_srli_epi16(load(c + 32 * h), 2 * (int)v), mask);
+        *hi = _mm256_and_si256(_mm256_srli_epi16(load(c + 64 + 32 * h), 2 * (int)v), mask);
+        if (t == BL_DTYPE_AFFINE3) {
+            __m256i p = load(c + 128 + 32 * h);
+            __m256i l = v <= 2 ? _mm256_slli_epi16(p, 2 - (int)v) : _mm256_srli_epi16(p, (int)v - 2);
+            *lo = _mm256_or_si256(*lo, _mm256_and_si256(l, bit));
+            *hi = _mm256_or_si256(*hi, _mm256_and_si256(_mm256_srli_epi16(p, (int)v + 2), bit));
+        }
+        return;
+    }
     nibbles(load(c + 64 * v + 32 * h), lo, hi);
+    if (is_fp4(t)) {
+        const __m256i table = _mm256_broadcastsi128_si256(
+            _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+        *lo = _mm256_shuffle_epi8(table, *lo);
+        *hi = _mm256_shuffle_epi8(table, *hi);
+        return;
+    }
     if (is_5bit(t)) {
         const __m256i bit = _mm256_set1_epi8(16);
         __m256i p = load(c + 256 + 32 * h);
         *lo = _mm256_or_si256(*lo, _mm256_and_si256(_mm256_slli_epi16(p, 4 - (int)v), bit));
         *hi = _mm256_or_si256(*hi, _mm256_and_si256(_mm256_srli_epi16(p, (int)v), bit));
-    } else if (t == BL_DTYPE_Q6_K) {
+    } else if (t == BL_DTYPE_Q6_K || t == BL_DTYPE_AFFINE6) {
         const __m256i bits = _mm256_set1_epi8(48);
         __m256i p = load(c + 256 + 32 * h), q = load(c + 320 + 32 * h);
         int sh = 4 - 2 * (int)v;
@@ -129,61 +228,101 @@ INLINE void ask_ahead(bl_dtype t, const uint8_t *chunk) {
     }
 }
 
-/* isum of one chunk (32 k) of a group-32 type with one row of x. */
-INLINE void chunk_dot(bl_dtype t, const uint8_t *c, const int8_t *q, const uint32_t *ps, __m256i isum[2]) {
+/* isum[h] (+)= products of one chunk (32 k) with one row of x; NVFP4: of its halves in isum[h] and isum[2 +
+ * h]. `add` when isum holds a sum already. */
+INLINE void chunk_dot(bl_dtype t, const uint8_t *c, const int8_t *q, const bl_xq *x, size_t at, bool add,
+                      __m256i isum[4]) {
     const __m256i ones = _mm256_set1_epi16(1);
-    __m256i first = start(offset_shift(t), ps), lo, hi;
+    const unsigned n = acc_steps(t);
+    __m256i lo, hi;
     ask_ahead(t, c);
+    if (!add) {
+        isum[0] = isum[1] = isum[2] = isum[3] = _mm256_setzero_si256();
+    }
     if (t == BL_DTYPE_Q8_0) {
-        isum[0] = isum[1] = _mm256_setzero_si256();
         UNROLL for (unsigned s = 0; s < 8; s++) {
-            __m256i x = bcast4(q + 4 * s);
+            __m256i xs = bcast4(q + 4 * s);
             UNROLL for (unsigned h = 0; h < 2; h++) {
                 __m256i w = load(c + 64 * s + 32 * h);
-                __m256i p = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+                __m256i p = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(xs, w));
                 isum[h] = _mm256_add_epi32(isum[h], _mm256_madd_epi16(p, ones));
                 KEEP(isum[h]);
             }
         }
         return;
     }
-    __m256i acc[2] = {first, first};
+    __m256i acc[2][2]; /* of steps 0-3 (or all) and 4-7; AFFINE8: low and high nibbles */
+    acc[0][0] = acc[0][1] = start_group(t, x, at, q);
+    acc[1][0] = acc[1][1] = t == BL_DTYPE_NVFP4 ? start_group(t, x, at, q + 16) : _mm256_setzero_si256();
+    if (t == BL_DTYPE_AFFINE8) {
+        UNROLL for (unsigned s = 0; s < 8; s++) {
+            __m256i xs = bcast4(q + 4 * s);
+            UNROLL for (unsigned h = 0; h < 2; h++) {
+                nibbles(load(c + 64 * s + 32 * h), &lo, &hi);
+                acc[0][h] = _mm256_add_epi16(acc[0][h], _mm256_maddubs_epi16(lo, xs));
+                acc[1][h] = _mm256_add_epi16(acc[1][h], _mm256_maddubs_epi16(hi, xs));
+                KEEP(acc[0][h]);
+                KEEP(acc[1][h]);
+            }
+        }
+        UNROLL for (unsigned h = 0; h < 2; h++) {
+            isum[h] = _mm256_add_epi32(isum[h], _mm256_madd_epi16(acc[0][h], ones));
+            isum[h] = _mm256_add_epi32(isum[h], _mm256_madd_epi16(acc[1][h], _mm256_set1_epi16(16)));
+        }
+        return;
+    }
     UNROLL for (unsigned v = 0; v < 4; v++) {
         __m256i x0 = bcast4(q + 4 * v), x1 = bcast4(q + 16 + 4 * v);
         UNROLL for (unsigned h = 0; h < 2; h++) {
             unpack2(t, c, v, h, &lo, &hi);
-            acc[h] = _mm256_add_epi16(acc[h], _mm256_maddubs_epi16(lo, x0));
-            KEEP(acc[h]);
-            acc[h] = _mm256_add_epi16(acc[h], _mm256_maddubs_epi16(hi, x1));
-            KEEP(acc[h]);
+            __m256i *a1 = n == 8 ? acc[0] : acc[1];
+            acc[0][h] = _mm256_add_epi16(acc[0][h], _mm256_maddubs_epi16(lo, x0));
+            KEEP(acc[0][h]);
+            a1[h] = _mm256_add_epi16(a1[h], _mm256_maddubs_epi16(hi, x1));
+            KEEP(a1[h]);
+            if (v == 3 || (n == 2 && v == 1)) {
+                unsigned second = t == BL_DTYPE_NVFP4 ? 2 + h : h;
+                isum[h] = _mm256_add_epi32(isum[h], _mm256_madd_epi16(acc[0][h], ones));
+                if (n < 8) {
+                    isum[second] = _mm256_add_epi32(isum[second], _mm256_madd_epi16(acc[1][h], ones));
+                }
+                acc[0][h] = acc[1][h] = _mm256_setzero_si256();
+            }
         }
     }
-    isum[0] = _mm256_madd_epi16(acc[0], ones);
-    isum[1] = _mm256_madd_epi16(acc[1], ones);
 }
 
-INLINE void vec_group32(bl_dtype t, const bl_mm_args *a, uint32_t b, size_t row) {
+/* One row of x with the groups of G = 32 or 64 of a block. */
+INLINE void vec_small(bl_dtype t, unsigned G, const bl_mm_args *a, uint32_t b, size_t row) {
     const bl_packed *w = a->w;
     const uint8_t *blk = w->base + (size_t)b * w->block_bytes;
     const bl_xq *x = a->xq;
-    const size_t cb = bl_pk_chunk_bytes(t), sb = bl_pk_has_min(t) ? 32 : 16;
+    const size_t cb = bl_pk_chunk_bytes(t), sb = bl_pk_scale_bytes(w);
     for (uint32_t k0 = 0; k0 < w->k; k0 += BL_STRIP) {
-        uint32_t g1 = BL_MIN(k0 + BL_STRIP, w->k) / 32;
+        uint32_t g1 = BL_MIN(k0 + BL_STRIP, w->k) / G;
         __m256 p[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-        for (uint32_t g = k0 / 32; g < g1; g++) {
+        for (uint32_t g = k0 / G; g < g1; g++) {
             size_t at = row * x->ld_g + g;
-            const uint16_t *sc = (const uint16_t *)(const void *)blk + sb * g;
-            __m256i isum[2];
-            chunk_dot(t, blk + w->data_off + cb * g, x->q + row * x->ld_q + 32 * (size_t)g, x->ps + at, isum);
+            const uint8_t *c = blk + w->data_off + cb * (G / 32) * g;
+            const int8_t *q = x->q + row * x->ld_q + (size_t)G * g;
+            __m256i isum[4];
+            chunk_dot(t, c, q, x, at, false, isum);
+            if (G == 64) {
+                chunk_dot(t, c + cb, q + 32, x, at, true, isum);
+            }
             __m256 d = _mm256_broadcast_ss(x->d + at);
             UNROLL for (unsigned h = 0; h < 2; h++) {
+                __m256 dw, mw;
+                load_scales(t, G, w, blk, sb, g, h, &dw, &mw);
                 if (t == BL_DTYPE_Q5_1) {
                     isum[h] = _mm256_add_epi32(isum[h], _mm256_slli_epi32(bcast4(x->qsum + at), 4));
                 }
-                p[h] = _mm256_fmadd_ps(_mm256_mul_ps(load_f16(sc + 8 * h), d), _mm256_cvtepi32_ps(isum[h]),
-                                       p[h]);
+                p[h] = _mm256_fmadd_ps(_mm256_mul_ps(dw, d), _mm256_cvtepi32_ps(isum[h]), p[h]);
+                if (t == BL_DTYPE_NVFP4) {
+                    p[h] = _mm256_fmadd_ps(_mm256_mul_ps(mw, d), _mm256_cvtepi32_ps(isum[2 + h]), p[h]);
+                }
                 if (bl_pk_has_min(t)) {
-                    p[h] = _mm256_fmadd_ps(load_f16(sc + 16 + 8 * h), _mm256_broadcast_ss(x->dq + at), p[h]);
+                    p[h] = _mm256_fmadd_ps(mw, _mm256_broadcast_ss(x->dq + at), p[h]);
                 }
             }
         }
@@ -221,7 +360,7 @@ INLINE void super_dot(bl_dtype t, const uint8_t *scales, const uint8_t *c, const
                 continue;
             }
             __m256i sc = dup_sc(((const bl_pk_k45 *)(const void *)scales)->sc[j] + 8 * h, false);
-            if (sub_steps(t) == 8) {
+            if (acc_steps(t) == 8) {
                 isum[h] = _mm256_add_epi32(isum[h], _mm256_madd_epi16(_mm256_add_epi16(a0[h], a1[h]), sc));
             } else {
                 isum[h] = _mm256_add_epi32(isum[h], _mm256_madd_epi16(a0[h], sc));
@@ -270,7 +409,8 @@ INLINE void vec_group256(bl_dtype t, const bl_mm_args *a, uint32_t b, size_t row
 
 /* ---- many rows: a strip of a block in a tile ------------------------------------------------ */
 
-INLINE void expand(bl_dtype t, const bl_packed *w, const uint8_t *blk, uint32_t k0, uint32_t kn, tile *o) {
+INLINE void expand(bl_dtype t, unsigned G, const bl_packed *w, const uint8_t *blk, uint32_t k0, uint32_t kn,
+                   tile *o) {
     const uint8_t *c = blk + w->data_off + bl_pk_chunk_bytes(t) * (k0 / 32);
     for (uint32_t g = 0; g < kn / 32; g++, c += bl_pk_chunk_bytes(t)) {
         __m256i lo, hi;
@@ -280,6 +420,10 @@ INLINE void expand(bl_dtype t, const bl_packed *w, const uint8_t *blk, uint32_t 
                 _mm256_store_si256((__m256i *)(void *)(o->raw[8 * g + i / 2] + 32 * (i % 2)), lo);
                 _mm256_store_si256((__m256i *)(void *)(o->w[8 * g + i / 2] + 32 * (i % 2)),
                                    _mm256_abs_epi8(lo));
+            } else if (t == BL_DTYPE_AFFINE8) {
+                nibbles(load(c + 32 * i), &lo, &hi);
+                _mm256_store_si256((__m256i *)(void *)(o->w[8 * g + i / 2] + 32 * (i % 2)), lo);
+                _mm256_store_si256((__m256i *)(void *)(o->raw[8 * g + i / 2] + 32 * (i % 2)), hi);
             } else if (i < 8) {
                 unpack2(t, c, i / 2, i % 2, &lo, &hi);
                 _mm256_store_si256((__m256i *)(void *)(o->w[8 * g + i / 2] + 32 * (i % 2)), lo);
@@ -288,14 +432,13 @@ INLINE void expand(bl_dtype t, const bl_packed *w, const uint8_t *blk, uint32_t 
         }
     }
     if (!bl_pk_is_wide(t)) {
-        const uint16_t *sc =
-            (const uint16_t *)(const void *)blk + (size_t)(k0 / 32) * (bl_pk_has_min(t) ? 32 : 16);
-        for (uint32_t g = 0; g < kn / 32; g++, sc += bl_pk_has_min(t) ? 32 : 16) {
-            for (uint32_t h = 0; h < 2; h++) {
-                _mm256_store_ps(o->d[g] + 8 * h, load_f16(sc + 8 * h));
-                if (bl_pk_has_min(t)) {
-                    _mm256_store_ps(o->m[g] + 8 * h, load_f16(sc + 16 + 8 * h));
-                }
+        const size_t sb = bl_pk_scale_bytes(w);
+        for (uint32_t g = 0; g < kn / G; g++) {
+            for (unsigned h = 0; h < 2; h++) {
+                __m256 d, m;
+                load_scales(t, G, w, blk, sb, k0 / G + g, h, &d, &m);
+                _mm256_store_ps(o->d[g] + 8 * h, d);
+                _mm256_store_ps(o->m[g] + 8 * h, m);
             }
         }
         return;
@@ -365,38 +508,67 @@ INLINE void add_strip(float sum[BL_PK_ROWS], uint32_t k0, unsigned h, __m256 p) 
     _mm256_storeu_ps(sum + 8 * h, k0 ? _mm256_add_ps(_mm256_loadu_ps(sum + 8 * h), p) : p);
 }
 
-INLINE void tile_group32(bl_dtype t, unsigned M, const tile *w, const bl_mm_args *a, size_t row, uint32_t k0,
-                         uint32_t kn, float (*sum)[BL_PK_ROWS]) {
+/* isum[m][h] = products of `steps` steps from step s on of the group at q with M rows of x. */
+INLINE void tile_dot(bl_dtype t, unsigned M, const tile *w, unsigned s, unsigned steps, const bl_xq *x,
+                     size_t at, const int8_t *q, __m256i isum[][2]) {
+    const __m256i ones = _mm256_set1_epi16(1), sixteen = _mm256_set1_epi16(16);
+    const unsigned n = acc_steps(t);
+    __m256i acc[4][2];
+    if (t == BL_DTYPE_Q8_0) {
+        dot_signed(M, w->w + s, w->raw + s, q, x->ld_q, isum);
+        return;
+    }
+    UNROLL for (unsigned i = 0; i < steps; i += n) {
+        UNROLL for (unsigned m = 0; m < M; m++) {
+            acc[m][0] = acc[m][1] = start_group(t, x, at + m * x->ld_g, q + m * x->ld_q);
+        }
+        dot_steps(M, w->w + s + i, q + 4 * i, x->ld_q, n, acc);
+        UNROLL for (unsigned m = 0; m < M; m++) {
+            UNROLL for (unsigned h = 0; h < 2; h++) {
+                __m256i v = _mm256_madd_epi16(acc[m][h], ones);
+                isum[m][h] = i ? _mm256_add_epi32(isum[m][h], v) : v;
+                acc[m][h] = _mm256_setzero_si256();
+            }
+        }
+        if (t == BL_DTYPE_AFFINE8) {
+            dot_steps(M, w->raw + s + i, q + 4 * i, x->ld_q, n, acc);
+            UNROLL for (unsigned m = 0; m < M; m++) {
+                UNROLL for (unsigned h = 0; h < 2; h++) {
+                    isum[m][h] = _mm256_add_epi32(isum[m][h], _mm256_madd_epi16(acc[m][h], sixteen));
+                }
+            }
+        }
+    }
+}
+
+INLINE void tile_small(bl_dtype t, unsigned G, unsigned M, const tile *w, const bl_mm_args *a, size_t row,
+                       uint32_t k0, uint32_t kn, float (*sum)[BL_PK_ROWS]) {
     const bl_xq *x = a->xq;
-    const __m256i ones = _mm256_set1_epi16(1);
+    const unsigned n = t == BL_DTYPE_NVFP4 ? 4 : G / 4; /* steps of a float step */
     __m256 p[4][2];
     UNROLL for (unsigned m = 0; m < M; m++) {
         p[m][0] = p[m][1] = _mm256_setzero_ps();
     }
-    for (uint32_t g = 0; g < kn / 32; g++) {
-        size_t at = row * x->ld_g + k0 / 32 + g;
-        const int8_t *q = x->q + row * x->ld_q + k0 + 32 * (size_t)g;
-        __m256i acc[4][2], isum[4][2];
-        if (t == BL_DTYPE_Q8_0) {
-            dot_signed(M, w->w + 8 * g, w->raw + 8 * g, q, x->ld_q, isum);
-        } else {
+    for (uint32_t g = 0; g < kn / G; g++) {
+        size_t at = row * x->ld_g + k0 / G + g;
+        const int8_t *q = x->q + row * x->ld_q + k0 + (size_t)G * g;
+        UNROLL for (unsigned i = 0; i < G / 4; i += n) {
+            __m256i isum[4][2];
+            tile_dot(t, M, w, G / 4 * g + i, n, x, at, q + 4 * i, isum);
+            const float *dw = i ? w->m[g] : w->d[g];
             UNROLL for (unsigned m = 0; m < M; m++) {
-                acc[m][0] = acc[m][1] = start(offset_shift(t), x->ps + at + m * x->ld_g);
-            }
-            dot_steps(M, w->w + 8 * g, q, x->ld_q, 8, acc);
-        }
-        UNROLL for (unsigned m = 0; m < M; m++) {
-            __m256 d = _mm256_broadcast_ss(x->d + at + m * x->ld_g);
-            UNROLL for (unsigned h = 0; h < 2; h++) {
-                __m256i i = t == BL_DTYPE_Q8_0 ? isum[m][h] : _mm256_madd_epi16(acc[m][h], ones);
-                if (t == BL_DTYPE_Q5_1) {
-                    i = _mm256_add_epi32(i, _mm256_slli_epi32(bcast4(x->qsum + at + m * x->ld_g), 4));
-                }
-                __m256 dw = _mm256_load_ps(w->d[g] + 8 * h);
-                p[m][h] = _mm256_fmadd_ps(_mm256_mul_ps(dw, d), _mm256_cvtepi32_ps(i), p[m][h]);
-                if (bl_pk_has_min(t)) {
-                    __m256 dq = _mm256_broadcast_ss(x->dq + at + m * x->ld_g);
-                    p[m][h] = _mm256_fmadd_ps(_mm256_load_ps(w->m[g] + 8 * h), dq, p[m][h]);
+                __m256 d = _mm256_broadcast_ss(x->d + at + m * x->ld_g);
+                UNROLL for (unsigned h = 0; h < 2; h++) {
+                    if (t == BL_DTYPE_Q5_1) {
+                        __m256i qs = _mm256_slli_epi32(bcast4(x->qsum + at + m * x->ld_g), 4);
+                        isum[m][h] = _mm256_add_epi32(isum[m][h], qs);
+                    }
+                    __m256 dd = _mm256_mul_ps(_mm256_load_ps(dw + 8 * h), d);
+                    p[m][h] = _mm256_fmadd_ps(dd, _mm256_cvtepi32_ps(isum[m][h]), p[m][h]);
+                    if (bl_pk_has_min(t)) {
+                        __m256 dq = _mm256_broadcast_ss(x->dq + at + m * x->ld_g);
+                        p[m][h] = _mm256_fmadd_ps(_mm256_load_ps(w->m[g] + 8 * h), dq, p[m][h]);
+                    }
                 }
             }
         }
@@ -410,7 +582,7 @@ INLINE void tile_group32(bl_dtype t, unsigned M, const tile *w, const bl_mm_args
 INLINE void tile_group256(bl_dtype t, unsigned M, const tile *w, const bl_mm_args *a, size_t row, uint32_t k0,
                           uint32_t kn, float (*sum)[BL_PK_ROWS]) {
     const bl_xq *x = a->xq;
-    const unsigned n = sub_steps(t), n_sub = 64 / n;
+    const unsigned n = acc_steps(t), n_sub = 64 / n;
     __m256 p[4][2];
     UNROLL for (unsigned m = 0; m < M; m++) {
         p[m][0] = p[m][1] = _mm256_setzero_ps();
@@ -462,19 +634,19 @@ INLINE void tile_group256(bl_dtype t, unsigned M, const tile *w, const bl_mm_arg
 
 /* ---- per type ------------------------------------------------------------------------------- */
 
-INLINE void tile_rows(bl_dtype t, unsigned M, const tile *w, const bl_mm_args *a, size_t row, uint32_t k0,
-                      uint32_t kn, float (*sum)[BL_PK_ROWS]) {
+INLINE void tile_rows(bl_dtype t, unsigned G, unsigned M, const tile *w, const bl_mm_args *a, size_t row,
+                      uint32_t k0, uint32_t kn, float (*sum)[BL_PK_ROWS]) {
     if (bl_pk_is_wide(t)) {
         tile_group256(t, M, w, a, row, k0, kn, sum);
     } else {
-        tile_group32(t, M, w, a, row, k0, kn, sum);
+        tile_small(t, G, M, w, a, row, k0, kn, sum);
     }
 }
 
 /* Up to ROWS rows of one block over up to WIDE of k. Sums stay in a small buffer of their own: rows of y are
  * a power of two apart as often as not, so going over them once per strip would miss the cache every time
  * (1.5 times slower at 512 rows of 2048). */
-INLINE void tile_block(bl_dtype t, const tile *w, const bl_mm_args *a, uint32_t b, uint32_t row0,
+INLINE void tile_block(bl_dtype t, unsigned G, const tile *w, const bl_mm_args *a, uint32_t b, uint32_t row0,
                        uint32_t row1, uint32_t k0, uint32_t kn) {
     _Alignas(32) float sum[ROWS][BL_PK_ROWS];
     float *y = a->y + row0 * a->ldy + (size_t)b * BL_PK_ROWS;
@@ -489,14 +661,14 @@ INLINE void tile_block(bl_dtype t, const tile *w, const bl_mm_args *a, uint32_t 
     for (uint32_t k = 0; k < kn; k += BL_STRIP, w++) {
         uint32_t len = BL_MIN(BL_STRIP, kn - k), r = 0;
         for (; r + 4 <= n; r += 4) {
-            tile_rows(t, 4, w, a, row0 + r, k0 + k, len, sum + r);
+            tile_rows(t, G, 4, w, a, row0 + r, k0 + k, len, sum + r);
         }
         if (r + 2 <= n) {
-            tile_rows(t, 2, w, a, row0 + r, k0 + k, len, sum + r);
+            tile_rows(t, G, 2, w, a, row0 + r, k0 + k, len, sum + r);
             r += 2;
         }
         if (r < n) {
-            tile_rows(t, 1, w, a, row0 + r, k0 + k, len, sum + r);
+            tile_rows(t, G, 1, w, a, row0 + r, k0 + k, len, sum + r);
         }
     }
     for (uint32_t r = 0; r < n; r++) {
@@ -504,15 +676,15 @@ INLINE void tile_block(bl_dtype t, const tile *w, const bl_mm_args *a, uint32_t 
     }
 }
 
-INLINE void matmul(bl_dtype t, const bl_mm_args *a, uint32_t block0, uint32_t block1, uint32_t row0,
-                   uint32_t row1) {
+INLINE void matmul_g(bl_dtype t, unsigned G, const bl_mm_args *a, uint32_t block0, uint32_t block1,
+                     uint32_t row0, uint32_t row1) {
     if (row1 - row0 < TILE_ROWS) {
         for (uint32_t b = block0; b < block1; b++) {
             for (size_t row = row0; row < row1; row++) {
                 if (bl_pk_is_wide(t)) {
                     vec_group256(t, a, b, row);
                 } else {
-                    vec_group32(t, a, b, row);
+                    vec_small(t, G, a, b, row);
                 }
             }
         }
@@ -524,15 +696,24 @@ INLINE void matmul(bl_dtype t, const bl_mm_args *a, uint32_t block0, uint32_t bl
         for (uint32_t k0 = 0; k0 < a->w->k; k0 += WIDE) {
             uint32_t kn = BL_MIN(WIDE, a->w->k - k0);
             for (uint32_t k = 0; k < kn; k += BL_STRIP) {
-                expand(t, a->w, a->w->base + (size_t)b * a->w->block_bytes, k0 + k, BL_MIN(BL_STRIP, kn - k),
-                       &w[k / BL_STRIP]);
+                expand(t, G, a->w, a->w->base + (size_t)b * a->w->block_bytes, k0 + k,
+                       BL_MIN(BL_STRIP, kn - k), &w[k / BL_STRIP]);
             }
             for (uint32_t r = row0; r < row1; r += ROWS) {
-                tile_block(t, w, a, b, r, BL_MIN(r + ROWS, row1), k0, kn);
+                tile_block(t, G, w, a, b, r, BL_MIN(r + ROWS, row1), k0, kn);
             }
         }
     }
     add_bias(a, block0, block1, row0, row1);
+}
+
+INLINE void matmul(bl_dtype t, const bl_mm_args *a, uint32_t block0, uint32_t block1, uint32_t row0,
+                   uint32_t row1) {
+    if (bl_dtype_is_affine(t) && a->w->group != 32) {
+        matmul_g(t, 64, a, block0, block1, row0, row1);
+    } else {
+        matmul_g(t, bl_pk_is_wide(t) ? 256 : 32, a, block0, block1, row0, row1);
+    }
 }
 
 #define MATMUL(name, type)                                                                                   \
@@ -547,6 +728,14 @@ MATMUL(matmul_q8_0, BL_DTYPE_Q8_0)
 MATMUL(matmul_q4_k, BL_DTYPE_Q4_K)
 MATMUL(matmul_q5_k, BL_DTYPE_Q5_K)
 MATMUL(matmul_q6_k, BL_DTYPE_Q6_K)
+MATMUL(matmul_affine2, BL_DTYPE_AFFINE2)
+MATMUL(matmul_affine3, BL_DTYPE_AFFINE3)
+MATMUL(matmul_affine4, BL_DTYPE_AFFINE4)
+MATMUL(matmul_affine5, BL_DTYPE_AFFINE5)
+MATMUL(matmul_affine6, BL_DTYPE_AFFINE6)
+MATMUL(matmul_affine8, BL_DTYPE_AFFINE8)
+MATMUL(matmul_mxfp4, BL_DTYPE_MXFP4)
+MATMUL(matmul_nvfp4, BL_DTYPE_NVFP4)
 
 void bl_kernels_avx2_quant(bl_kernels *t) {
     t->matmul[BL_DTYPE_Q4_0] = matmul_q4_0;
@@ -557,4 +746,13 @@ void bl_kernels_avx2_quant(bl_kernels *t) {
     t->matmul[BL_DTYPE_Q4_K] = matmul_q4_k;
     t->matmul[BL_DTYPE_Q5_K] = matmul_q5_k;
     t->matmul[BL_DTYPE_Q6_K] = matmul_q6_k;
+    t->matmul[BL_DTYPE_AFFINE2] = matmul_affine2;
+    t->matmul[BL_DTYPE_AFFINE3] = matmul_affine3;
+    t->matmul[BL_DTYPE_AFFINE4] = matmul_affine4;
+    t->matmul[BL_DTYPE_AFFINE5] = matmul_affine5;
+    t->matmul[BL_DTYPE_AFFINE6] = matmul_affine6;
+    t->matmul[BL_DTYPE_AFFINE8] = matmul_affine8;
+    t->matmul[BL_DTYPE_MXFP4] = matmul_mxfp4;
+    t->matmul[BL_DTYPE_NVFP4] = matmul_nvfp4;
+    t->matmul[BL_DTYPE_GGUF_MXFP4] = matmul_mxfp4; /* packed as MXFP4 */
 }

@@ -67,6 +67,25 @@ static void quant32(const bl_xq *o, size_t row, const float *x, uint32_t k) {
     memset(q + k, 0, (64 - k % 64) % 64);
 }
 
+static void quant64(const bl_xq *o, size_t row, const float *x, uint32_t k) {
+    int8_t *q = o->q + row * o->ld_q;
+    for (uint32_t g = 0; g < k / 64; g++, x += 64) {
+        size_t at = row * o->ld_g + g;
+        float a = v8_max(_mm256_max_ps(abs_max_32(x), abs_max_32(x + 32)));
+        bool zero = a < CANON_Q_MIN;
+        float d = zero ? 0.0f : a / 127.0f;
+        /* r = 0 turns every value into 0 */
+        __m256 r = _mm256_set1_ps(zero ? 0.0f : 127.0f / a);
+        __m256i s = pair_sums(quant_32_values(x, r, q + 64 * g));
+        s = _mm256_add_epi16(s, pair_sums(quant_32_values(x + 32, r, q + 64 * g + 32)));
+        __m128i t = _mm_add_epi16(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+        int32_t qsum = sum_pair((uint32_t)_mm_cvtsi128_si32(t));
+        o->d[at] = d;
+        o->qsum[at] = qsum;
+        o->dq[at] = d * (float)qsum;
+    }
+}
+
 static void quant256(const bl_xq *o, size_t row, const float *x, uint32_t k) {
     int8_t *q = o->q + row * o->ld_q;
     for (uint32_t g = 0; g < k / 256; g++, x += 256) {
@@ -266,6 +285,7 @@ static uint64_t probe_int8(uint64_t n_iter, uint64_t *sink) {
 void bl_kernels_avx2(bl_kernels *t) {
     t->flags |= BL_CPU_AVX2;
     t->quant32 = quant32;
+    t->quant64 = quant64;
     t->quant256 = quant256;
     t->rmsnorm = rmsnorm;
     t->add = add;
