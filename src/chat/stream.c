@@ -9,6 +9,7 @@
 
 #include "base/base.h"
 #include "base/utf8.h"
+#include "chat/parser.h"
 
 /* One token's bytes, and what is held of a stop string: far below. */
 #define MAX_BYTES ((size_t)1 << 20)
@@ -25,6 +26,8 @@ struct bl_stream {
     bl_buf raw, held;
     stop stops[BL_STOP_MAX_STRINGS];
     size_t n_stops;
+    const int32_t *shown;
+    size_t n_shown;
 };
 
 static bl_code add_stop(bl_stream *s, const char *text, bl_err *err) {
@@ -86,6 +89,11 @@ void bl_stream_free(bl_stream *s) {
     bl_buf_done(&s->raw);
     bl_buf_done(&s->held);
     bl_free(s);
+}
+
+void bl_stream_show(bl_stream *s, const int32_t *ids, size_t n) {
+    s->shown = ids;
+    s->n_shown = n;
 }
 
 /* Feeds one byte; true when the stop string ends with it. */
@@ -152,9 +160,39 @@ static bl_code drain(bl_stream *s, bool end, bl_buf *ret, bl_err *err) {
     return BL_OK;
 }
 
+static bool is_shown(const bl_stream *s, int32_t id) {
+    for (size_t i = 0; i < s->n_shown; i++) {
+        if (s->shown[i] == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What was held back is certain: no character and no stop string goes on across a marker. */
+static bl_code push_shown(bl_stream *s, int32_t id, bl_buf *ret, bl_err *err) {
+    static const char control[] = {(char)BL_PARSER_CONTROL};
+    BL_TRY(drain(s, true, ret, err));
+    if (s->stopped) {
+        return BL_OK;
+    }
+    BL_TRY(bl_buf_append(ret, bl_buf_str(&s->held), s->held.len, err));
+    bl_buf_reset(&s->held);
+    for (size_t k = 0; k < s->n_stops; k++) {
+        s->stops[k].state = 0;
+    }
+    BL_TRY(bl_buf_append(ret, control, sizeof control, err));
+    return bl_tokenizer_token_bytes(s->t, id, false, false, ret, err);
+}
+
 bl_code bl_stream_push(bl_stream *s, int32_t id, bl_buf *ret, bool *ret_stopped, bl_err *err) {
     *ret_stopped = s->stopped;
     if (s->stopped) {
+        return BL_OK;
+    }
+    if (is_shown(s, id)) {
+        BL_TRY(push_shown(s, id, ret, err));
+        *ret_stopped = s->stopped;
         return BL_OK;
     }
     BL_TRY(bl_tokenizer_token_bytes(s->t, id, !s->started, s->skip_special, &s->raw, err));

@@ -26,6 +26,11 @@ bl_code bl_stream_new(const bl_tokenizer *t, const char *const *stops, size_t n_
                       bl_stream **ret, bl_err *err) BL_MUST_CHECK;
 void bl_stream_free(bl_stream *s);
 
+/* These control tokens give their text with BL_PARSER_CONTROL (parser.h) in front, whatever skip_special
+ * says: for a parser, which takes them out. They are no part of a stop string, nor of what comes between two
+ * parts of one. ids is borrowed. */
+void bl_stream_show(bl_stream *s, const int32_t *ids, size_t n);
+
 /* Appends what became certain to *ret. *ret_stopped true when a stop string was met: the text ends before it
  * and further pushes give nothing. Invalid UTF-8 becomes U+FFFD once it is certain. */
 bl_code bl_stream_push(bl_stream *s, int32_t id, bl_buf *ret, bool *ret_stopped, bl_err *err) BL_MUST_CHECK;

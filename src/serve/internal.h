@@ -66,11 +66,15 @@ typedef struct bl_job {
     bl_openai_request req; /* scalars only: what it borrowed is gone */
     bl_session *session;
     bl_stream *stream;
+    bl_parser *parser; /* its sink is bl_job_sink */
     uint32_t n_prompt;
     /* the answer [loop thread] */
     bool begun; /* stream head sent */
     uint64_t n_completion;
-    bl_buf delta, text, payload;
+    bl_buf delta, payload;         /* what a step gave, and what goes out */
+    bl_buf text, reasoning, calls; /* of a whole answer */
+    char call_id[BL_SERVE_ID_BYTES];
+    char call_name[BL_PARSER_MAX_NAME + 1];
     uint64_t released_bytes; /* of text given out */
     uint64_t raw_bytes, raw_chars;
     bl_openai_logprobs logprobs;
@@ -132,6 +136,9 @@ void bl_jobs_wake(bl_serve *s); /* takes prepared jobs, pulls events of running 
 void bl_jobs_tick(bl_serve *s, uint64_t now_ns);
 bl_code bl_jobs_open(bl_serve *s, bl_err *err) BL_MUST_CHECK; /* starts the workers */
 void bl_jobs_close(bl_serve *s);                              /* joins them, frees what is queued */
+
+/* [loop] Takes the parser's events; user is the job. */
+bl_code bl_job_sink(void *user, const bl_parsed *ev, bl_err *err) BL_MUST_CHECK;
 
 /* prepare.c */
 /* [worker] Body -> submitted session; job->error says why not. */

@@ -1,5 +1,6 @@
 /* Jobs: from a request's body to the last byte of its answer. The loop thread drives them; prepare.c does the
  * worker's part. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/base.h"
@@ -27,6 +28,8 @@ bl_job *bl_job_new(bl_serve *s, bl_http_exchange *x, bl_serve_route route) {
     job->seed = bl_rng_next(&s->rng);
     bl_buf_init(&job->delta, BL_SERVE_MAX_DELTA);
     bl_buf_init(&job->text, BL_SERVE_MAX_REPLY);
+    bl_buf_init(&job->reasoning, BL_SERVE_MAX_REPLY);
+    bl_buf_init(&job->calls, BL_SERVE_MAX_REPLY);
     bl_buf_init(&job->payload, BL_SERVE_MAX_REPLY);
     bl_openai_logprobs_init(&job->logprobs, job->kind, BL_SERVE_MAX_REPLY);
     job->next = s->jobs;
@@ -54,9 +57,12 @@ static void job_free(bl_job *job) {
     }
     bl_session_free(job->session);
     bl_stream_free(job->stream);
+    bl_parser_free(job->parser);
     bl_free(job->body);
     bl_buf_done(&job->delta);
     bl_buf_done(&job->text);
+    bl_buf_done(&job->reasoning);
+    bl_buf_done(&job->calls);
     bl_buf_done(&job->payload);
     bl_openai_logprobs_done(&job->logprobs);
     bl_free(job->pending);
@@ -171,6 +177,18 @@ static bool is_known(const bl_job *job, int32_t id) {
     return bl_tokenizer_piece(bl_chat_tokenizer(job->s->model.chat), id, &len) != NULL;
 }
 
+/* A control token that the parser sees. */
+static bool is_marker(const bl_job *job, int32_t id) {
+    size_t n = 0;
+    const int32_t *markers = bl_chat_markers(job->s->model.chat, &n);
+    for (size_t i = 0; i < n && job->kind == BL_OPENAI_CHAT; i++) {
+        if (markers[i] == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Raw bytes of a token, as the answer's logprobs show them. */
 static bl_code token_bytes(const bl_job *job, int32_t id, bool first, bl_buf *bytes, size_t *ret_n,
                            bl_err *err) {
@@ -248,11 +266,15 @@ static bl_code note_token(bl_job *job, const bl_event *ev, bl_err *err) {
     bl_buf_init(&bytes, BL_SERVE_MAX_DELTA);
     bl_job_token *p = &job->pending[job->n_pending];
     memset(p, 0, sizeof *p);
-    /* what the answer shows: control tokens give no text there */
+    /* what the stream gives: control tokens have no text there, but for the parser's with their sign */
     bl_code rc = BL_OK;
-    if (is_known(job, ev->id)) {
+    const bool marker = is_marker(job, ev->id);
+    if (marker) {
+        rc = bl_buf_append_char(&bytes, (char)BL_PARSER_CONTROL, err);
+    }
+    if (is_known(job, ev->id) && rc == BL_OK) {
         rc = bl_tokenizer_token_bytes(bl_chat_tokenizer(job->s->model.chat), ev->id, job->n_completion == 1,
-                                      true, &bytes, err);
+                                      !marker, &bytes, err);
     }
     if (rc == BL_OK) {
         p->id = ev->id;
@@ -287,6 +309,62 @@ static bl_code begin_event(bl_job *job, bl_err *err) {
     return bl_buf_append_str(&job->payload, BL_OPENAI_SSE_BEGIN, err);
 }
 
+/* ---- what the parser says ---- */
+
+/* Those of the tokens whose text went to the parser; they go with the next chunk. */
+static const bl_openai_logprobs *logprobs_of(const bl_job *job) {
+    return job->req.logprobs ? &job->logprobs : NULL;
+}
+
+static bl_code sink_stream(bl_job *job, const bl_parsed *ev, bl_err *err) {
+    const bl_openai_logprobs *lp = logprobs_of(job);
+    bl_buf *b = &job->payload;
+    BL_TRY(begin_event(job, err));
+    switch (ev->kind) {
+    case BL_PARSED_CONTENT:
+        BL_TRY(bl_openai_write_chunk(&job->reply, ev->text, ev->n, lp, NULL, b, err));
+        break;
+    case BL_PARSED_REASONING:
+        BL_TRY(bl_openai_write_reasoning_chunk(&job->reply, ev->text, ev->n, lp, b, err));
+        break;
+    case BL_PARSED_CALL_BEGIN:
+        bl_serve_make_id(job->s, "call_", job->call_id);
+        BL_TRY(bl_openai_write_call_chunk(&job->reply, ev->call, job->call_id, ev->text, ev->n, lp, b, err));
+        break;
+    case BL_PARSED_CALL_ARGUMENTS:
+        BL_TRY(bl_openai_write_call_chunk(&job->reply, ev->call, NULL, ev->text, ev->n, lp, b, err));
+        break;
+    default:
+        return BL_OK;
+    }
+    bl_openai_logprobs_reset(&job->logprobs);
+    return send_event(job, err);
+}
+
+static bl_code sink_whole(bl_job *job, const bl_parsed *ev, bl_err *err) {
+    switch (ev->kind) {
+    case BL_PARSED_CONTENT:
+        return bl_buf_append(&job->text, ev->text, ev->n, err);
+    case BL_PARSED_REASONING:
+        return bl_buf_append(&job->reasoning, ev->text, ev->n, err);
+    case BL_PARSED_CALL_BEGIN:
+        bl_serve_make_id(job->s, "call_", job->call_id);
+        (void)snprintf(job->call_name, sizeof job->call_name, "%.*s", (int)ev->n, ev->text);
+        return BL_OK;
+    case BL_PARSED_CALL_ARGUMENTS:
+        BL_TRY(bl_buf_append_str(&job->calls, ev->call > 0 ? "," : "", err));
+        return bl_openai_write_call(job->call_id, job->call_name, strlen(job->call_name), ev->text, ev->n,
+                                    &job->calls, err);
+    default:
+        return BL_OK;
+    }
+}
+
+bl_code bl_job_sink(void *user, const bl_parsed *ev, bl_err *err) {
+    bl_job *job = user;
+    return job->req.stream ? sink_stream(job, ev, err) : sink_whole(job, ev, err);
+}
+
 /* Gives out what became certain: job->delta and the logprobs that belong to it. `all`: the answer ends here.
  */
 static bl_code give_out(bl_job *job, bool all, bl_err *err) {
@@ -294,18 +372,16 @@ static bl_code give_out(bl_job *job, bool all, bl_err *err) {
     if (job->req.logprobs) {
         BL_TRY(release_tokens(job, all ? job->n_pending : count_released(job, job->released_bytes), err));
     }
-    if (!job->req.stream) {
-        BL_TRY(bl_buf_append(&job->text, bl_buf_str(&job->delta), job->delta.len, err));
-        bl_buf_reset(&job->delta);
-        return BL_OK;
-    }
-    if (job->delta.len == 0 && job->logprobs.n == 0) {
-        return BL_OK;
-    }
-    BL_TRY(begin_event(job, err));
-    BL_TRY(bl_openai_write_chunk(&job->reply, bl_buf_str(&job->delta), job->delta.len,
-                                 job->req.logprobs ? &job->logprobs : NULL, NULL, &job->payload, err));
+    BL_TRY(bl_parser_feed(job->parser, bl_buf_str(&job->delta), job->delta.len, err));
     bl_buf_reset(&job->delta);
+    if (all) {
+        BL_TRY(bl_parser_finish(job->parser, err));
+    }
+    if (!all || !job->req.stream || job->logprobs.n == 0) {
+        return BL_OK;
+    }
+    BL_TRY(begin_event(job, err)); /* tokens behind the last text */
+    BL_TRY(bl_openai_write_chunk(&job->reply, "", 0, &job->logprobs, NULL, &job->payload, err));
     bl_openai_logprobs_reset(&job->logprobs);
     return send_event(job, err);
 }
@@ -333,15 +409,23 @@ static bl_code complete(bl_job *job, const char *finish, bool stopped, bl_err *e
         job->n_pending = count_released(job, job->released_bytes + job->delta.len);
     }
     BL_TRY(give_out(job, true, err));
+    if (bl_parser_n_calls(job->parser) > 0 && strcmp(finish, "stop") == 0) {
+        finish = "tool_calls";
+    }
     bl_openai_usage usage = {job->n_prompt, job->n_completion};
     if (job->req.stream) {
         return end_stream(job, finish, &usage, err);
     }
     char headers[512];
     bl_buf_reset(&job->payload);
-    BL_TRY(bl_openai_write_reply(&job->reply, bl_buf_str(&job->text), job->text.len,
-                                 job->req.logprobs ? &job->logprobs : NULL, finish, &usage, &job->payload,
-                                 err));
+    const bl_openai_answer answer = {.text = bl_buf_str(&job->text),
+                                     .reasoning = bl_buf_str(&job->reasoning),
+                                     .calls = bl_buf_str(&job->calls),
+                                     .n = job->text.len,
+                                     .n_reasoning = job->reasoning.len,
+                                     .n_calls = job->calls.len,
+                                     .logprobs = logprobs_of(job)};
+    BL_TRY(bl_openai_write_reply(&job->reply, &answer, finish, &usage, &job->payload, err));
     bl_serve_headers(job->s, job->x, job->request_id, "", headers, sizeof headers);
     bl_http_respond(job->x, 200, type_json, headers, job->payload.data, job->payload.len);
     return BL_OK;
@@ -360,11 +444,11 @@ static void complete_job(bl_job *job, const char *finish, bool stopped) {
 static bool take_token(bl_job *job, const bl_event *ev) {
     bl_err err;
     job->n_completion++;
-    if (ev->is_stop) {
+    if (ev->is_stop && !is_marker(job, ev->id)) {
         return true; /* counted, not shown; FINISHED follows */
     }
     bool stopped = false;
-    bl_code rc = job->req.logprobs ? note_token(job, ev, &err) : BL_OK;
+    bl_code rc = job->req.logprobs && !ev->is_stop ? note_token(job, ev, &err) : BL_OK;
     if (rc == BL_OK && is_known(job, ev->id)) {
         rc = bl_stream_push(job->stream, ev->id, &job->delta, &stopped, &err);
     }
@@ -379,6 +463,11 @@ static bool take_token(bl_job *job, const bl_event *ev) {
     if (rc != BL_OK) {
         bl_session_cancel(job->session);
         fail_with(job, &err);
+        return false;
+    }
+    if (job->req.one_call && bl_parser_n_calls(job->parser) > 0) {
+        bl_session_cancel(job->session);
+        complete_job(job, "stop", true);
         return false;
     }
     return true;

@@ -13,18 +13,69 @@ static void wake_loop(void *user) {
     bl_http_server_wake(s->http);
 }
 
+/* What the request adds to the template's variables. An effort means what the template can do with it: its
+ * own variable, else the thinking switch, else nothing but "none". */
+static bl_code template_variables(const bl_job *job, const bl_openai_request *q, json_t **ret,
+                                  bl_openai_error *e) {
+    const bl_chat_features *f = bl_chat_describe(job->s->model.chat);
+    const bool none = q->reasoning_effort && strcmp(q->reasoning_effort, "none") == 0;
+    json_t *extra = q->template_kwargs ? json_copy((json_t *)(uintptr_t)q->template_kwargs) : json_object();
+    int rc = extra ? 0 : -1;
+    if (q->reasoning_effort && f->thinking_switch && (none || !f->reasoning_effort)) {
+        rc = rc == 0 && !json_object_get(extra, "enable_thinking")
+                 ? json_object_set_new(extra, "enable_thinking", json_boolean(!none))
+                 : rc;
+    } else if (q->reasoning_effort && f->reasoning_effort) {
+        rc = rc == 0 ? json_object_set_new(extra, "reasoning_effort", json_string(q->reasoning_effort)) : rc;
+    } else if (q->reasoning_effort && !none) {
+        json_decref(extra);
+        return bl_openai_refuse(
+            e, 400, "unsupported_parameter", "reasoning_effort",
+            "'reasoning_effort' is not supported; the chat template of '%.100s' has no such "
+            "setting",
+            job->s->model.model_id);
+    }
+    if (rc != 0) {
+        json_decref(extra);
+        return bl_openai_refuse(e, 503, "out_of_memory", NULL,
+                                "the server is out of memory, try again later");
+    }
+    *ret = extra;
+    return BL_OK;
+}
+
+static bl_code render(const bl_job *job, const bl_openai_request *q, bl_ids *ids, bl_openai_error *e) {
+    const bl_chat *chat = job->s->model.chat;
+    json_t *extra = NULL;
+    bl_err err;
+    if (bl_chat_template_source(chat) == BL_TEMPLATE_NONE) {
+        return bl_openai_refuse(e, 400, "no_chat_template", "messages",
+                                "model '%.100s' has no chat template; use /v1/completions",
+                                job->s->model.model_id);
+    }
+    if (q->tools && !bl_chat_describe(chat)->tools) {
+        return bl_openai_refuse(e, 400, "unsupported_parameter", "tools",
+                                "'tools' is not supported; the chat template of '%.100s' takes none",
+                                job->s->model.model_id);
+    }
+    BL_TRY(template_variables(job, q, &extra, e));
+    bl_code rc = bl_chat_render(chat, q->messages, q->tools, extra, true, false, ids, &err);
+    json_decref(extra);
+    if (rc != BL_OK) {
+        bl_openai_error_from(&err, e);
+        return BL_EINVAL;
+    }
+    return BL_OK;
+}
+
 static bl_code encode_prompt(bl_job *job, const bl_openai_request *q, bl_ids *ids, bl_openai_error *e) {
     const bl_chat *chat = job->s->model.chat;
     bl_err err;
     bl_code rc = BL_OK;
     if (q->kind == BL_OPENAI_CHAT) {
-        if (bl_chat_template_source(chat) == BL_TEMPLATE_NONE) {
-            return bl_openai_refuse(e, 400, "no_chat_template", "messages",
-                                    "model '%.100s' has no chat template; use /v1/completions",
-                                    job->s->model.model_id);
-        }
-        rc = bl_chat_render(chat, q->messages, NULL, NULL, true, false, ids, &err);
-    } else if (q->prompt) {
+        return render(job, q, ids, e);
+    }
+    if (q->prompt) {
         rc = bl_chat_encode_prompt(chat, q->prompt, q->n_prompt_bytes, ids, &err);
     } else {
         uint32_t n_vocab = bl_engine_info(job->s->model.engine)->n_vocab;
@@ -93,6 +144,21 @@ static bl_code submit(bl_job *job, const bl_openai_request *q, const bl_ids *ids
     return BL_OK;
 }
 
+/* What comes out of the stream goes through it; a completion is one text. */
+static bl_code open_parser(bl_job *job, const bl_openai_request *q, const bl_ids *ids, bl_err *err) {
+    const bl_chat *chat = job->s->model.chat;
+    bl_parser_options o = {.dialect = BL_DIALECT_PLAIN};
+    if (q->kind == BL_OPENAI_CHAT) {
+        size_t n = 0;
+        const int32_t *markers = bl_chat_markers(chat, &n);
+        o = bl_chat_parser_options(chat, ids->ids, ids->n, q->tools);
+        bl_stream_show(job->stream, markers, n);
+    }
+    o.sink = bl_job_sink;
+    o.user = job;
+    return bl_parser_new(&o, &job->parser, err);
+}
+
 static bl_code prepare_request(bl_job *job, const bl_openai_request *q, bl_ids *ids, bl_openai_error *e) {
     const bl_tokenizer *t = bl_chat_tokenizer(job->s->model.chat);
     bl_err err;
@@ -103,7 +169,8 @@ static bl_code prepare_request(bl_job *job, const bl_openai_request *q, bl_ids *
     }
     BL_TRY(encode_prompt(job, q, ids, e));
     BL_TRY(check_length(job, ids->n, e));
-    if (bl_stream_new(t, q->stops, q->n_stops, true, &job->stream, &err) != BL_OK) {
+    if (bl_stream_new(t, q->stops, q->n_stops, true, &job->stream, &err) != BL_OK ||
+        open_parser(job, q, ids, &err) != BL_OK) {
         bl_openai_error_from(&err, e);
         return BL_EINVAL;
     }
@@ -133,6 +200,9 @@ void bl_job_prepare(bl_job *job) {
     job->req.root = NULL;
     job->req.model = NULL;
     job->req.messages = NULL;
+    job->req.tools = NULL;
+    job->req.template_kwargs = NULL;
+    job->req.reasoning_effort = NULL;
     job->req.prompt = NULL;
     job->req.n_stops = 0;
     bl_ids_init(&job->req.prompt_ids, 0);

@@ -265,6 +265,11 @@ struct bl_tokenizer {
     int unused;
 };
 
+static bl_chat_features fake_features; /* what a test sets */
+static bl_parser_start fake_start;
+static json_t *fake_last_extra; /* template variables of the last rendering */
+static bool fake_last_had_tools;
+
 static const struct bl_chat fake_chat;
 static const struct bl_tokenizer fake_tokenizer;
 
@@ -303,14 +308,39 @@ bl_code bl_chat_encode_prompt(const bl_chat *c, const char *text, size_t n, bl_i
 /* The last message alone. */
 bl_code bl_chat_render(const bl_chat *c, const json_t *messages, const json_t *tools, const json_t *extra,
                        bool add_generation_prompt, bool parity, bl_ids *ret, bl_err *err) {
-    (void)tools, (void)extra, (void)parity;
+    (void)parity;
     BL_ASSERT(add_generation_prompt);
+    json_decref(fake_last_extra);
+    fake_last_extra = extra ? json_deep_copy(extra) : NULL;
+    fake_last_had_tools = tools != NULL;
     const json_t *content =
         json_object_get(json_array_get(messages, json_array_size(messages) - 1), "content");
     if (!json_is_string(content)) {
         BL_FAIL(err, BL_EINVAL, "the template takes text only");
     }
     return bl_chat_encode_prompt(c, json_string_value(content), json_string_length(content), ret, err);
+}
+
+const bl_chat_features *bl_chat_describe(const bl_chat *c) {
+    (void)c;
+    return &fake_features;
+}
+
+/* '$' is a control token of the harmony dialect: <|call|>. */
+const int32_t *bl_chat_markers(const bl_chat *c, size_t *ret_n) {
+    static const int32_t ids[] = {'$'};
+    (void)c;
+    *ret_n = fake_features.dialect == BL_DIALECT_HARMONY ? 1 : 0;
+    return ids;
+}
+
+bl_parser_options bl_chat_parser_options(const bl_chat *c, const int32_t *prompt, size_t n_prompt,
+                                         const json_t *tools) {
+    (void)c, (void)prompt, (void)n_prompt;
+    bl_parser_options o = {
+        .dialect = fake_features.dialect, .start = fake_start, .calls = tools, .tools = tools};
+    o.control = fake_features.dialect == BL_DIALECT_HARMONY ? 4 : 0;
+    return o;
 }
 
 /* 256 is the last id that the tokenizer knows. */
@@ -337,6 +367,7 @@ struct bl_stream {
     char *stops[BL_STOP_MAX_STRINGS];
     size_t n_stops;
     bl_buf held;
+    bool shows;
 };
 
 bl_code bl_stream_new(const bl_tokenizer *t, const char *const *stops, size_t n, bool skip_special,
@@ -363,7 +394,15 @@ void bl_stream_free(bl_stream *s) {
     }
 }
 
+void bl_stream_show(bl_stream *s, const int32_t *ids, size_t n) {
+    s->shows = n > 0;
+    BL_ASSERT(n == 0 || ids[0] == '$');
+}
+
 bl_code bl_stream_push(bl_stream *s, int32_t id, bl_buf *ret, bool *ret_stopped, bl_err *err) {
+    if (s->shows && id == '$') {
+        return bl_buf_append_str(ret, "\xff<|call|>", err);
+    }
     BL_TRY(bl_tokenizer_token_bytes(NULL, id, false, true, &s->held, err));
     size_t keep = s->held.len - bl_utf8_complete(bl_buf_str(&s->held), s->held.len);
     for (size_t i = 0; i < s->n_stops; i++) {

@@ -140,8 +140,21 @@ static void test_common_fields(void **state) {
               "\"frequency_penalty\":0.0,\"response_format\":{\"type\":\"text\"},\"modalities\":[\"text\"],"
               "\"store\":false,"
               "\"repetition_penalty\":1,\"reasoning_effort\":\"none\",\"audio\":null")},
-        {"tools", UNSUP, CHAT(",\"tools\":[{\"type\":\"function\"}]")},
-        {"tools", UNSUP, CHAT(",\"tools\":5")},
+        {"tools", TYPE, CHAT(",\"tools\":5")},
+        {"tools[0]", TYPE, CHAT(",\"tools\":[5]")},
+        {"tools[0]", UNSUP, CHAT(",\"tools\":[{\"type\":\"retrieval\"}]")},
+        {"tools[0].function", VALUE, CHAT(",\"tools\":[{\"type\":\"function\"}]")},
+        {"tools[0].function", VALUE,
+         CHAT(",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a b\"}}]")},
+        {"tools[0].function.parameters", TYPE,
+         CHAT(",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"parameters\":[]}}]")},
+        {"tools[0].function.description", TYPE,
+         CHAT(",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"description\":5}}]")},
+        {NULL, NULL,
+         CHAT(",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\"}}],\"tool_choice\":\"auto\","
+              "\"parallel_tool_calls\":false")},
+        {"parallel_tool_calls", TYPE, CHAT(",\"parallel_tool_calls\":1")},
+        {"tool_choice", TYPE, CHAT(",\"tool_choice\":5")},
         {"tool_choice", UNSUP, CHAT(",\"tool_choice\":\"required\"")},
         {"tool_choice", UNSUP, CHAT(",\"tool_choice\":{\"type\":\"function\"}")},
         {"functions", UNSUP, CHAT(",\"functions\":[{}]")},
@@ -155,12 +168,14 @@ static void test_common_fields(void **state) {
         {"response_format", TYPE, CHAT(",\"response_format\":\"text\"")},
         {"modalities", UNSUP, CHAT(",\"modalities\":[\"text\",\"audio\"]")},
         {"store", UNSUP, CHAT(",\"store\":true")},
-        {"reasoning_effort", UNSUP, CHAT(",\"reasoning_effort\":\"high\"")},
+        {NULL, NULL, CHAT(",\"reasoning_effort\":\"high\",\"chat_template_kwargs\":{\"a\":1}")},
+        {"reasoning_effort", VALUE, CHAT(",\"reasoning_effort\":\"hard\"")},
+        {"reasoning_effort", TYPE, CHAT(",\"reasoning_effort\":5")},
         {"echo", UNSUP, TEXT(",\"echo\":true")},
         {"audio", UNSUP, CHAT(",\"audio\":{}")},
         {"prediction", UNSUP, CHAT(",\"prediction\":{\"type\":\"content\"}")},
         {"web_search_options", UNSUP, CHAT(",\"web_search_options\":{}")},
-        {"chat_template_kwargs", UNSUP, CHAT(",\"chat_template_kwargs\":{\"a\":1}")},
+        {"chat_template_kwargs", TYPE, CHAT(",\"chat_template_kwargs\":[]")},
     };
     run_cases(BL_OPENAI_CHAT, cases, BL_COUNTOF(cases));
 }
@@ -178,7 +193,21 @@ static void test_messages(void **state) {
         {"messages[0].role", TYPE, M("[{\"role\":5,\"content\":\"x\"}]")},
         {"messages[0].role", VALUE, M("[{\"role\":\"robot\",\"content\":\"x\"}]")},
         {"messages[1].role", UNSUP,
-         M("[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"tool\",\"content\":\"x\"}]")},
+         M("[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"function\",\"content\":\"x\"}]")},
+        {NULL, NULL, M("[{\"role\":\"tool\",\"content\":\"x\",\"tool_call_id\":\"c1\"}]")},
+        {"messages[0].tool_call_id", TYPE, M("[{\"role\":\"tool\",\"content\":\"x\",\"tool_call_id\":5}]")},
+        {"messages[0].content", MISSING, M("[{\"role\":\"tool\"}]")},
+        {"messages[0].reasoning_content", TYPE,
+         M("[{\"role\":\"assistant\",\"content\":\"x\",\"reasoning_content\":[]}]")},
+        {NULL, NULL,
+         M("[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c\",\"type\":\"function\","
+           "\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}]")},
+        {"messages[0].tool_calls[0]", TYPE,
+         M("[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":5}}]}]")},
+        {"messages[0].tool_calls[0]", UNSUP,
+         M("[{\"role\":\"assistant\",\"tool_calls\":[{\"type\":\"x\",\"function\":{\"name\":\"f\"}}]}]")},
+        {"messages[0].tool_calls", TYPE, M("[{\"role\":\"assistant\",\"tool_calls\":5}]")},
+        {"messages[0].tool_calls", VALUE, M("[{\"role\":\"user\",\"content\":\"x\",\"tool_calls\":[{}]}]")},
         {"messages[0].content", MISSING, M("[{\"role\":\"user\"}]")},
         {"messages[0].content", MISSING, M("[{\"role\":\"assistant\",\"content\":null}]")},
         {"messages[0].content", TYPE, M("[{\"role\":\"user\",\"content\":5}]")},
@@ -188,7 +217,7 @@ static void test_messages(void **state) {
          M("[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"image_url\","
            "\"image_url\":{}}]}]")},
         {"messages[0].content[0]", VALUE, M("[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]")},
-        {"messages[0].tool_calls", UNSUP,
+        {"messages[0].tool_calls[0]", VALUE,
          M("[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{}]}]")},
         {NULL, NULL, M("[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[],\"name\":\"n\"}]")},
         {NULL, NULL, M("[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]}]")},
@@ -381,7 +410,10 @@ static void test_chat_payloads(void **state) {
     bl_openai_logprobs_init(&l, BL_OPENAI_CHAT, 1 << 16);
     add_tokens(&l);
     const bl_openai_usage u = {3, 4};
-    assert_int_equal(bl_openai_write_reply(&chat_reply, "hi\n", 3, &l, "stop", &u, &b, NULL), BL_OK);
+    assert_int_equal(bl_openai_write_reply(&chat_reply,
+                                           &(bl_openai_answer){.text = "hi\n", .n = 3, .logprobs = &l},
+                                           "stop", &u, &b, NULL),
+                     BL_OK);
     json_t *v = parse_back(&b);
     assert_string_equal(json_string_value(json_object_get(v, "object")), "chat.completion");
     assert_string_equal(json_string_value(json_object_get(v, "model")), "mo\"del");
@@ -449,7 +481,9 @@ static void test_text_payloads(void **state) {
 
     bl_buf_reset(&b);
     const bl_openai_usage u = {1, 2};
-    assert_int_equal(bl_openai_write_reply(&text_reply, "x", 1, NULL, "length", &u, &b, NULL), BL_OK);
+    assert_int_equal(
+        bl_openai_write_reply(&text_reply, &(bl_openai_answer){.text = "x", .n = 1}, "length", &u, &b, NULL),
+        BL_OK);
     v = parse_back(&b);
     assert_string_equal(json_string_value(json_object_get(v, "object")), "text_completion");
     assert_true(json_is_null(json_object_get(json_array_get(json_object_get(v, "choices"), 0), "logprobs")));
@@ -466,7 +500,9 @@ static void test_text_payloads(void **state) {
     /* an answer larger than its maximum fails, and the buffer keeps to it */
     bl_buf small;
     bl_buf_init(&small, 64);
-    assert_int_equal(bl_openai_write_reply(&text_reply, "x", 1, NULL, "length", &u, &small, NULL), BL_ELIMIT);
+    assert_int_equal(bl_openai_write_reply(&text_reply, &(bl_openai_answer){.text = "x", .n = 1}, "length",
+                                           &u, &small, NULL),
+                     BL_ELIMIT);
     bl_buf_done(&small);
     bl_openai_logprobs_done(&l);
     bl_buf_done(&b);

@@ -510,6 +510,172 @@ static void test_streams(void **state) {
     finish();
 }
 
+/* ---- reasoning and tools ---- */
+
+#define TOOLS                                                                                                \
+    ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\","   \
+    "\"properties\":{\"s\":{\"type\":\"string\"}}}}}]"
+
+static char said[1 << 12]; /* "R[..]C[..]T0[name]{..}" */
+static char last_finish[24];
+
+static void say_more(const char *text) {
+    size_t n = strlen(said);
+    (void)snprintf(said + n, sizeof said - n, "%s", text);
+}
+
+static const char *text_at(const json_t *v, const char *key) {
+    const char *t = json_string_value(json_object_get(v, key));
+    return t ? t : "";
+}
+
+/* Adds one delta, or a whole message; ids must look like ids, and come once a call. */
+static void note_message(const json_t *m, char *kind) {
+    static const char *const keys[] = {"reasoning_content", "content"};
+    for (size_t i = 0; i < 2; i++) {
+        const char *t = text_at(m, keys[i]);
+        if (t[0] && *kind != keys[i][0]) {
+            say_more(i == 0 ? "R:" : "C:");
+            *kind = keys[i][0];
+        }
+        say_more(t);
+    }
+    const json_t *calls = json_object_get(m, "tool_calls");
+    for (size_t i = 0; i < json_array_size(calls); i++) {
+        const json_t *call = json_array_get(calls, i), *f = json_object_get(call, "function");
+        const char *id = text_at(call, "id");
+        if (id[0]) {
+            assert_memory_equal(id, "call_", 5);
+            assert_true(strlen(id) > 20);
+            assert_string_equal(text_at(call, "type"), "function");
+            say_more("T:");
+            say_more(text_at(f, "name"));
+            *kind = 't';
+        }
+        say_more(text_at(f, "arguments"));
+    }
+}
+
+static void note_choice(const json_t *v, const char *key, char *kind) {
+    const json_t *choice = json_array_get(json_object_get(v, "choices"), 0);
+    note_message(json_object_get(choice, key), kind);
+    const char *f = text_at(choice, "finish_reason");
+    if (f[0]) {
+        (void)snprintf(last_finish, sizeof last_finish, "%s", f);
+    }
+}
+
+/* Both ways of asking must say the same. */
+static void assert_says(const char *content, const char *fields, const char *want,
+                        const char *finish_reason) {
+    char more[2048], kind = 0;
+    assert_int_equal(chat(content, fields), 200);
+    said[0] = last_finish[0] = '\0';
+    json_t *v = body_json();
+    note_choice(v, "message", &kind);
+    const json_t *m = json_object_get(json_array_get(json_object_get(v, "choices"), 0), "message");
+    if (json_object_get(m, "tool_calls") && !strstr(want, "C:")) {
+        assert_true(json_is_null(json_object_get(m, "content")));
+    }
+    json_decref(v);
+    assert_string_equal(said, want);
+    assert_string_equal(last_finish, finish_reason);
+
+    (void)snprintf(more, sizeof more, "%s,\"stream\":true", fields);
+    assert_int_equal(chat(content, more), 200);
+    said[0] = last_finish[0] = '\0';
+    kind = 0;
+    for (char *p = strstr(got.body, "data: {"), *end; p; p = strstr(end, "data: {")) {
+        end = strstr(p, "\n\n");
+        assert_non_null(end);
+        v = NULL;
+        assert_int_equal(bl_json_parse(p + 6, (size_t)(end - p) - 6, 32, "event", &v, NULL), BL_OK);
+        note_choice(v, "delta", &kind);
+        json_decref(v);
+    }
+    assert_string_equal(said, want);
+    assert_string_equal(last_finish, finish_reason);
+}
+
+static void test_reasoning_and_tools(void **state) {
+    (void)state;
+    start(NULL);
+    memset(&fake_features, 0, sizeof fake_features);
+    fake_features.dialect = BL_DIALECT_QWEN_XML;
+    fake_features.tools = true;
+    assert_says("<think>\\nhm\\n</think>\\n\\nYes.", "", "R:hmC:Yes.", "stop");
+    fake_start = BL_START_REASONING;
+    assert_says("hm\\n</think>\\n\\nYes.", "", "R:hmC:Yes.", "stop");
+    assert_says("hm and on", ",\"max_tokens\":4", "R:hm a", "length");
+    fake_start = BL_START_TEXT;
+#define CALL_OF(name, s)                                                                                     \
+    "<tool_call>\\n<function=" name ">\\n<parameter=s>\\n" s "\\n</parameter>\\n</function>\\n</tool_call>"
+    assert_says("I call.\\n\\n" CALL_OF("f", "12") "\\n" CALL_OF("g", "12"), TOOLS,
+                "C:I call.T:f{\"s\": \"12\"}T:g{\"s\": 12}", "tool_calls");
+    assert_says(CALL_OF("f", "a") "\\n" CALL_OF("f", "b"), TOOLS ",\"parallel_tool_calls\":false",
+                "T:f{\"s\": \"a\"}", "tool_calls");
+    /* without tools, or with none to choose, and cut off, it is text */
+    assert_says("<tool_call>\\n{}", "", "C:<tool_call>\n{}", "stop");
+    assert_says(CALL_OF("f", "a"), TOOLS ",\"tool_choice\":\"none\"",
+                "C:<tool_call>\n<function=f>\n<parameter=s>\na\n</parameter>\n</function>\n</tool_call>",
+                "stop");
+    assert_false(fake_last_had_tools);
+    assert_says("<tool_call>\\n<function=f>", TOOLS, "C:<tool_call>\n<function=f>", "stop");
+    assert_true(fake_last_had_tools);
+    /* a stop string ends a text that was held back as well */
+    assert_says("a<thiSTOP", ",\"stop\":\"STOP\"", "C:a<thi", "stop");
+
+    /* harmony: '$' stands for the control token <|call|> */
+    fake_features.dialect = BL_DIALECT_HARMONY;
+    fake_start = BL_START_HEADER;
+    assert_says(
+        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant to=functions.f<|channel|>commentary "
+        "json<|message|>{}$",
+        TOOLS, "R:hmT:f{}", "tool_calls");
+    assert_says("<|channel|>final<|message|>the <|call|> token", "", "C:the <|call|> token", "stop");
+    fake_start = BL_START_TEXT;
+    fake_features.dialect = BL_DIALECT_PLAIN;
+    assert_says("<think>x", "", "C:<think>x", "stop");
+    fake_features.tools = false;
+    (void)chat("x", TOOLS);
+    assert_error(400, "unsupported_parameter");
+    finish();
+}
+
+/* {"variable": value} that the template was given; NULL: it was not. */
+static const json_t *variable(const char *name) {
+    return json_object_get(fake_last_extra, name);
+}
+
+static void test_thinking_variables(void **state) {
+    (void)state;
+    start(NULL);
+    memset(&fake_features, 0, sizeof fake_features);
+    assert_int_equal(chat("x", ",\"chat_template_kwargs\":{\"enable_thinking\":false,\"a\":\"b\"}"), 200);
+    assert_true(json_is_false(variable("enable_thinking")));
+    assert_string_equal(json_string_value(variable("a")), "b");
+    assert_int_equal(chat("x", ",\"reasoning_effort\":\"none\""), 200);
+    assert_int_equal(json_object_size(fake_last_extra), 0);
+    (void)chat("x", ",\"reasoning_effort\":\"low\"");
+    assert_error(400, "unsupported_parameter");
+    fake_features.thinking_switch = true;
+    assert_int_equal(chat("x", ",\"reasoning_effort\":\"low\""), 200);
+    assert_true(json_is_true(variable("enable_thinking")) && !variable("reasoning_effort"));
+    assert_int_equal(chat("x", ",\"reasoning_effort\":\"none\""), 200);
+    assert_true(json_is_false(variable("enable_thinking")));
+    assert_int_equal(
+        chat("x", ",\"reasoning_effort\":\"none\",\"chat_template_kwargs\":{\"enable_thinking\":true}"), 200);
+    assert_true(json_is_true(variable("enable_thinking"))); /* the exact word wins */
+    fake_features.reasoning_effort = true;
+    assert_int_equal(chat("x", ",\"reasoning_effort\":\"xhigh\""), 200);
+    assert_string_equal(json_string_value(variable("reasoning_effort")), "xhigh");
+    assert_null(variable("enable_thinking"));
+    json_decref(fake_last_extra);
+    fake_last_extra = NULL;
+    memset(&fake_features, 0, sizeof fake_features);
+    finish();
+}
+
 static void test_logprobs(void **state) {
     (void)state;
     start(NULL);
@@ -967,6 +1133,8 @@ int main(void) {
         cmocka_unit_test(test_whole_answers),
         cmocka_unit_test(test_refused_requests),
         cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_reasoning_and_tools),
+        cmocka_unit_test(test_thinking_variables),
         cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_browsers),

@@ -260,8 +260,34 @@ static void refuses_bad_stops(void **state) {
     bl_stream_free(s);
 }
 
+/* Control tokens for the parser come with their sign, between texts and not in them. */
+static void shown_markers(void **state) {
+    (void)state;
+    const char *const stops[] = {"STOP", "|end"};
+    const int32_t end = bl_tokenizer_id(tok, "<|end|>", 7), start = bl_tokenizer_id(tok, "<|start|>", 9);
+    assert_true(end >= 0 && bl_tokenizer_is_special(tok, end) && start >= 0);
+    const int32_t shown[] = {end};
+    const int32_t tokens[] = {byte_id('S'),  byte_id('T'), end,           byte_id('O'), byte_id('P'), start,
+                              byte_id(0xc3), end,          byte_id(0xa9), byte_id('S'), end};
+    bl_stream *s;
+    bl_buf out;
+    bool stopped = false;
+    bl_buf_init(&out, 1000);
+    assert_int_equal(bl_stream_new(tok, stops, 2, true, &s, NULL), BL_OK);
+    bl_stream_show(s, shown, 1);
+    for (size_t i = 0; i < BL_COUNTOF(tokens); i++) {
+        assert_int_equal(bl_stream_push(s, tokens[i], &out, &stopped, NULL), BL_OK);
+        assert_false(stopped);
+    }
+    assert_int_equal(bl_stream_finish(s, &out, NULL), BL_OK);
+    assert_string_equal(bl_buf_str(&out), "ST\xff<|end|>OP\xef\xbf\xbd\xff<|end|>\xef\xbf\xbdS\xff<|end|>");
+    bl_stream_free(s);
+    bl_buf_done(&out);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shown_markers),
         cmocka_unit_test(same_text_for_every_cut),
         cmocka_unit_test(gives_out_as_soon_as_certain),
         cmocka_unit_test(drops_or_shows_control_tokens),

@@ -181,6 +181,50 @@ bl_code bl_openai_write_chunk(const bl_openai_reply *r, const char *text, size_t
     return close_chunk(r, ret, err);
 }
 
+/* ,"logprobs":...,"finish_reason":null} and the end of the chunk */
+static bl_code close_delta(const bl_openai_reply *r, const bl_openai_logprobs *logprobs, bl_buf *ret,
+                           bl_err *err) {
+    BL_TRY(bl_buf_append_str(ret, ",\"logprobs\":", err));
+    BL_TRY(write_logprobs(logprobs, ret, err));
+    BL_TRY(write_finish(NULL, ret, err));
+    return close_chunk(r, ret, err);
+}
+
+bl_code bl_openai_write_reasoning_chunk(const bl_openai_reply *r, const char *text, size_t n,
+                                        const bl_openai_logprobs *logprobs, bl_buf *ret, bl_err *err) {
+    BL_TRY(write_head(r, true, ret, err));
+    BL_TRY(bl_buf_append_str(ret, ",\"choices\":[{\"index\":0,\"delta\":{\"reasoning_content\":", err));
+    BL_TRY(bl_openai_write_string(text, n, ret, err));
+    BL_TRY(bl_buf_append_char(ret, '}', err));
+    return close_delta(r, logprobs, ret, err);
+}
+
+bl_code bl_openai_write_call_chunk(const bl_openai_reply *r, uint32_t index, const char *id, const char *text,
+                                   size_t n, const bl_openai_logprobs *logprobs, bl_buf *ret, bl_err *err) {
+    BL_TRY(write_head(r, true, ret, err));
+    BL_TRY(bl_buf_printf(ret, err, ",\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":%u,",
+                         index));
+    if (id) {
+        BL_TRY(bl_buf_printf(ret, err, "\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", id));
+        BL_TRY(bl_openai_write_string(text, n, ret, err));
+        BL_TRY(bl_buf_append_str(ret, ",\"arguments\":\"\"}}]}", err));
+    } else {
+        BL_TRY(bl_buf_append_str(ret, "\"function\":{\"arguments\":", err));
+        BL_TRY(bl_openai_write_string(text, n, ret, err));
+        BL_TRY(bl_buf_append_str(ret, "}}]}", err));
+    }
+    return close_delta(r, logprobs, ret, err);
+}
+
+bl_code bl_openai_write_call(const char *id, const char *name, size_t n_name, const char *arguments, size_t n,
+                             bl_buf *ret, bl_err *err) {
+    BL_TRY(bl_buf_printf(ret, err, "{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", id));
+    BL_TRY(bl_openai_write_string(name, n_name, ret, err));
+    BL_TRY(bl_buf_append_str(ret, ",\"arguments\":", err));
+    BL_TRY(bl_openai_write_string(arguments, n, ret, err));
+    return bl_buf_append_str(ret, "}}", err);
+}
+
 static bl_code write_usage(const bl_openai_usage *u, bl_buf *ret, bl_err *err) {
     return bl_buf_printf(ret, err,
                          "\"usage\":{\"prompt_tokens\":%" PRIu64 ",\"completion_tokens\":%" PRIu64
@@ -195,19 +239,37 @@ bl_code bl_openai_write_usage_chunk(const bl_openai_reply *r, const bl_openai_us
     return write_usage(u, ret, err);
 }
 
-bl_code bl_openai_write_reply(const bl_openai_reply *r, const char *text, size_t n,
-                              const bl_openai_logprobs *logprobs, const char *finish,
+static bl_code write_message(const bl_openai_answer *a, bl_buf *ret, bl_err *err) {
+    BL_TRY(bl_buf_append_str(ret, "\"message\":{\"role\":\"assistant\",\"refusal\":null,\"content\":", err));
+    if (a->n == 0 && a->n_calls > 0) {
+        BL_TRY(bl_buf_append_str(ret, "null", err));
+    } else {
+        BL_TRY(bl_openai_write_string(a->text, a->n, ret, err));
+    }
+    if (a->n_reasoning > 0) {
+        BL_TRY(bl_buf_append_str(ret, ",\"reasoning_content\":", err));
+        BL_TRY(bl_openai_write_string(a->reasoning, a->n_reasoning, ret, err));
+    }
+    if (a->n_calls > 0) {
+        BL_TRY(bl_buf_append_str(ret, ",\"tool_calls\":[", err));
+        BL_TRY(bl_buf_append(ret, a->calls, a->n_calls, err));
+        BL_TRY(bl_buf_append_char(ret, ']', err));
+    }
+    return bl_buf_append_char(ret, '}', err);
+}
+
+bl_code bl_openai_write_reply(const bl_openai_reply *r, const bl_openai_answer *a, const char *finish,
                               const bl_openai_usage *u, bl_buf *ret, bl_err *err) {
     BL_TRY(write_head(r, false, ret, err));
-    BL_TRY(bl_buf_append_str(
-        ret,
-        r->kind == BL_OPENAI_CHAT
-            ? ",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"refusal\":null,\"content\":"
-            : ",\"choices\":[{\"index\":0,\"text\":",
-        err));
-    BL_TRY(bl_openai_write_string(text, n, ret, err));
-    BL_TRY(bl_buf_append_str(ret, r->kind == BL_OPENAI_CHAT ? "},\"logprobs\":" : ",\"logprobs\":", err));
-    BL_TRY(write_logprobs(logprobs, ret, err));
+    BL_TRY(bl_buf_append_str(ret, ",\"choices\":[{\"index\":0,", err));
+    if (r->kind == BL_OPENAI_CHAT) {
+        BL_TRY(write_message(a, ret, err));
+    } else {
+        BL_TRY(bl_buf_append_str(ret, "\"text\":", err));
+        BL_TRY(bl_openai_write_string(a->text, a->n, ret, err));
+    }
+    BL_TRY(bl_buf_append_str(ret, ",\"logprobs\":", err));
+    BL_TRY(write_logprobs(a->logprobs, ret, err));
     BL_TRY(write_finish(finish, ret, err));
     BL_TRY(bl_buf_append_str(ret, "],", err));
     return write_usage(u, ret, err);

@@ -45,16 +45,35 @@ void bl_openai_logprobs_reset(bl_openai_logprobs *l);
 bl_code bl_openai_logprobs_add(bl_openai_logprobs *l, const bl_openai_token *t, const bl_openai_token *top,
                                uint32_t n_top, uint64_t text_offset, bl_err *err) BL_MUST_CHECK;
 
+/* What a whole answer says. In a chat beside its content the reasoning, and the calls as JSON objects with
+ * commas between (bl_openai_write_call). */
+typedef struct {
+    const char *text, *reasoning, *calls;
+    size_t n, n_reasoning, n_calls;     /* bytes */
+    const bl_openai_logprobs *logprobs; /* NULL: null */
+} bl_openai_answer;
+
 /* Stream chunks. logprobs NULL: null. finish NULL: null. The first chat chunk carries the role. */
 bl_code bl_openai_write_role_chunk(const bl_openai_reply *r, bl_buf *ret, bl_err *err) BL_MUST_CHECK;
 bl_code bl_openai_write_chunk(const bl_openai_reply *r, const char *text, size_t n,
                               const bl_openai_logprobs *logprobs, const char *finish, bl_buf *ret,
                               bl_err *err) BL_MUST_CHECK;
+/* delta.reasoning_content. */
+bl_code bl_openai_write_reasoning_chunk(const bl_openai_reply *r, const char *text, size_t n,
+                                        const bl_openai_logprobs *logprobs, bl_buf *ret,
+                                        bl_err *err) BL_MUST_CHECK;
+/* delta.tool_calls: the head of call `index` when id is not NULL (text: the function's name), else more of
+ * its arguments. */
+bl_code bl_openai_write_call_chunk(const bl_openai_reply *r, uint32_t index, const char *id, const char *text,
+                                   size_t n, const bl_openai_logprobs *logprobs, bl_buf *ret,
+                                   bl_err *err) BL_MUST_CHECK;
+/* A call of a whole answer. */
+bl_code bl_openai_write_call(const char *id, const char *name, size_t n_name, const char *arguments, size_t n,
+                             bl_buf *ret, bl_err *err) BL_MUST_CHECK;
 bl_code bl_openai_write_usage_chunk(const bl_openai_reply *r, const bl_openai_usage *u, bl_buf *ret,
                                     bl_err *err) BL_MUST_CHECK;
 /* The whole answer as one object. */
-bl_code bl_openai_write_reply(const bl_openai_reply *r, const char *text, size_t n,
-                              const bl_openai_logprobs *logprobs, const char *finish,
+bl_code bl_openai_write_reply(const bl_openai_reply *r, const bl_openai_answer *a, const char *finish,
                               const bl_openai_usage *u, bl_buf *ret, bl_err *err) BL_MUST_CHECK;
 
 /* Server-sent events: BEGIN, one payload above (a single line), END. */

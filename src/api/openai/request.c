@@ -97,24 +97,25 @@ static const struct {
     neutral neutral;
     const char *words; /* NEUTRAL_WORDS: allowed strings between spaces */
     const char *detail;
+    bool chat_takes; /* parse_chat_fields looks at it */
 } unsupported[] = {
-    {"tools", NEUTRAL_EMPTY, NULL, ""},
-    {"tool_choice", NEUTRAL_WORDS, " none auto ", " without tools"},
-    {"functions", NEUTRAL_EMPTY, NULL, ""},
-    {"function_call", NEUTRAL_WORDS, " none auto ", " without functions"},
-    {"logit_bias", NEUTRAL_EMPTY, NULL, ""},
-    {"presence_penalty", NEUTRAL_ZERO, NULL, "; only 0 is"},
-    {"frequency_penalty", NEUTRAL_ZERO, NULL, "; only 0 is"},
-    {"repetition_penalty", NEUTRAL_ONE, NULL, "; only 1 is"},
-    {"best_of", NEUTRAL_ONE, NULL, "; only 1 is"},
-    {"echo", NEUTRAL_FALSE, NULL, ""},
-    {"suffix", NEUTRAL_EMPTY, NULL, ""},
-    {"audio", NEUTRAL_NONE, NULL, ""},
-    {"prediction", NEUTRAL_NONE, NULL, ""},
-    {"web_search_options", NEUTRAL_NONE, NULL, ""},
-    {"reasoning_effort", NEUTRAL_WORDS, " none ", "; this model does not reason"},
-    {"store", NEUTRAL_FALSE, NULL, ""},
-    {"chat_template_kwargs", NEUTRAL_EMPTY, NULL, ""},
+    {"tools", NEUTRAL_EMPTY, NULL, " in completions", true},
+    {"tool_choice", NEUTRAL_WORDS, " none auto ", " in completions", true},
+    {"functions", NEUTRAL_EMPTY, NULL, "", false},
+    {"function_call", NEUTRAL_WORDS, " none auto ", " without functions", false},
+    {"logit_bias", NEUTRAL_EMPTY, NULL, "", false},
+    {"presence_penalty", NEUTRAL_ZERO, NULL, "; only 0 is", false},
+    {"frequency_penalty", NEUTRAL_ZERO, NULL, "; only 0 is", false},
+    {"repetition_penalty", NEUTRAL_ONE, NULL, "; only 1 is", false},
+    {"best_of", NEUTRAL_ONE, NULL, "; only 1 is", false},
+    {"echo", NEUTRAL_FALSE, NULL, "", false},
+    {"suffix", NEUTRAL_EMPTY, NULL, "", false},
+    {"audio", NEUTRAL_NONE, NULL, "", false},
+    {"prediction", NEUTRAL_NONE, NULL, "", false},
+    {"web_search_options", NEUTRAL_NONE, NULL, "", false},
+    {"reasoning_effort", NEUTRAL_WORDS, " none ", " in completions", true},
+    {"store", NEUTRAL_FALSE, NULL, "", false},
+    {"chat_template_kwargs", NEUTRAL_EMPTY, NULL, " in completions", true},
 };
 
 static bool is_neutral(const json_t *v, neutral how, const char *words) {
@@ -141,10 +142,11 @@ static bool is_neutral(const json_t *v, neutral how, const char *words) {
     }
 }
 
-static bl_code check_unsupported(const json_t *root, bl_openai_error *e) {
+static bl_code check_unsupported(const json_t *root, bl_openai_kind kind, bl_openai_error *e) {
     for (size_t i = 0; i < BL_COUNTOF(unsupported); i++) {
         const json_t *v = field(root, unsupported[i].name);
-        if (v && !is_neutral(v, unsupported[i].neutral, unsupported[i].words)) {
+        if (v && !(kind == BL_OPENAI_CHAT && unsupported[i].chat_takes) &&
+            !is_neutral(v, unsupported[i].neutral, unsupported[i].words)) {
             return not_supported(unsupported[i].name, unsupported[i].detail, e);
         }
     }
@@ -298,8 +300,56 @@ static bl_code check_content(const json_t *content, const char *where, bl_openai
     return BL_OK;
 }
 
+static bl_code check_call(const json_t *call, const char *param, bl_openai_error *e) {
+    if (!json_is_object(call)) {
+        return wrong_type(call, param, "an object", e);
+    }
+    const json_t *f = json_object_get(call, "function"), *args = f ? field(f, "arguments") : NULL;
+    const char *type = json_string_value(json_object_get(call, "type"));
+    if (type && strcmp(type, "function") != 0) {
+        return not_supported(param, " with this type; only \"function\" is", e);
+    }
+    if (!json_is_object(f) || !json_is_string(json_object_get(f, "name"))) {
+        return bl_openai_refuse(e, 400, "invalid_value", param, "'%s' must have a function with a name",
+                                param);
+    }
+    if (args && !json_is_string(args) && !json_is_object(args)) {
+        return wrong_type(args, param, "a call whose arguments are a string", e);
+    }
+    return BL_OK;
+}
+
+/* What belongs to a role: calls and reasoning to an assistant, an id to a tool's result. */
+static bl_code check_turn(const json_t *m, const char *role, const char *where, bl_openai_error *e) {
+    static const char *const texts[] = {"reasoning_content", "reasoning", "name", "tool_call_id"};
+    char param[80];
+    const json_t *calls = field(m, "tool_calls");
+    const bool assistant = strcmp(role, "assistant") == 0;
+    (void)snprintf(param, sizeof param, "%s.tool_calls", where);
+    if (calls && !json_is_array(calls)) {
+        return wrong_type(calls, param, "an array", e);
+    }
+    if (json_array_size(calls) > 0 && !assistant) {
+        return bl_openai_refuse(e, 400, "invalid_value", param,
+                                "'%s' is only allowed with the role assistant", param);
+    }
+    for (size_t k = 0; k < json_array_size(calls); k++) {
+        (void)snprintf(param, sizeof param, "%s.tool_calls[%zu]", where, k);
+        BL_TRY(check_call(json_array_get(calls, k), param, e));
+    }
+    for (size_t k = 0; k < BL_COUNTOF(texts); k++) {
+        const json_t *v = field(m, texts[k]);
+        (void)snprintf(param, sizeof param, "%s.%s", where, texts[k]);
+        if (v && !json_is_string(v)) {
+            return wrong_type(v, param, "a string", e);
+        }
+    }
+    const json_t *content = field(m, "content");
+    return !content && json_array_size(calls) > 0 ? BL_OK : check_content(content, where, e);
+}
+
 static bl_code check_message(json_t *m, size_t i, bl_openai_error *e) {
-    static const char *const roles[] = {"system", "user", "assistant", "developer"};
+    static const char *const roles[] = {"system", "user", "assistant", "developer", "tool"};
     char where[32], param[64];
     (void)snprintf(where, sizeof where, "messages[%zu]", i);
     (void)snprintf(param, sizeof param, "%s.role", where);
@@ -314,8 +364,8 @@ static bl_code check_message(json_t *m, size_t i, bl_openai_error *e) {
         return wrong_type(role, param, "a string", e);
     }
     const char *name = json_string_value(role);
-    if (strcmp(name, "tool") == 0 || strcmp(name, "function") == 0) {
-        return not_supported(param, " with this value; tools are not", e);
+    if (strcmp(name, "function") == 0) {
+        return not_supported(param, " with this value; \"tool\" is", e);
     }
     bool known = false;
     for (size_t k = 0; k < BL_COUNTOF(roles); k++) {
@@ -323,22 +373,22 @@ static bl_code check_message(json_t *m, size_t i, bl_openai_error *e) {
     }
     if (!known) {
         return bl_openai_refuse(e, 400, "invalid_value", param,
-                                "'%s' must be system, developer, user or assistant", param);
+                                "'%s' must be system, developer, user, assistant or tool", param);
     }
     /* "developer" is OpenAI's later name for "system"; templates know the older one. */
     if (strcmp(name, "developer") == 0 && json_object_set_new(m, "role", json_string("system")) != 0) {
         return bl_openai_refuse(e, 503, "out_of_memory", NULL,
                                 "the server is out of memory, try again later");
     }
-    static const char *const calls[] = {"tool_calls", "function_call", "audio"};
-    for (size_t k = 0; k < BL_COUNTOF(calls); k++) {
-        const json_t *v = field(m, calls[k]);
+    static const char *const others[] = {"function_call", "audio"};
+    for (size_t k = 0; k < BL_COUNTOF(others); k++) {
+        const json_t *v = field(m, others[k]);
         if (v && !is_neutral(v, NEUTRAL_EMPTY, NULL)) {
-            (void)snprintf(param, sizeof param, "%s.%s", where, calls[k]);
+            (void)snprintf(param, sizeof param, "%s.%s", where, others[k]);
             return not_supported(param, "", e);
         }
     }
-    return check_content(field(m, "content"), where, e);
+    return check_turn(m, name, where, e);
 }
 
 static bl_code parse_messages(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
@@ -408,6 +458,93 @@ static bl_code parse_prompt(const json_t *root, bl_openai_request *r, bl_openai_
     return parse_prompt_ids(v, r, e);
 }
 
+/* ---- tools and thinking ---- */
+
+static bool is_name(const json_t *v) {
+    static const char chars[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
+    size_t n = json_string_length(v);
+    return json_is_string(v) && n >= 1 && n <= 64 && strspn(json_string_value(v), chars) == n;
+}
+
+static bl_code check_tool(const json_t *tool, size_t i, bl_openai_error *e) {
+    char param[64];
+    (void)snprintf(param, sizeof param, "tools[%zu]", i);
+    if (!json_is_object(tool)) {
+        return wrong_type(tool, param, "an object", e);
+    }
+    const char *type = json_string_value(json_object_get(tool, "type"));
+    if (!type || strcmp(type, "function") != 0) {
+        return not_supported(param, " with this type; only \"function\" is", e);
+    }
+    const json_t *f = json_object_get(tool, "function");
+    (void)snprintf(param, sizeof param, "tools[%zu].function", i);
+    if (!json_is_object(f)) {
+        return bl_openai_refuse(e, 400, "invalid_value", param, "'%s' must be an object", param);
+    }
+    if (!is_name(json_object_get(f, "name"))) {
+        return bl_openai_refuse(e, 400, "invalid_value", param,
+                                "'%s' must have a name of 1 to 64 letters, digits, '_', '-' and '.'", param);
+    }
+    static const char *const keys[] = {"description", "parameters"};
+    for (size_t k = 0; k < BL_COUNTOF(keys); k++) {
+        const json_t *v = field(f, keys[k]);
+        (void)snprintf(param, sizeof param, "tools[%zu].function.%s", i, keys[k]);
+        if (v && !(k == 0 ? json_is_string(v) : json_is_object(v))) {
+            return wrong_type(v, param, k == 0 ? "a string" : "an object", e);
+        }
+    }
+    return BL_OK;
+}
+
+static bl_code parse_tools(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
+    const json_t *v = field(root, "tools"), *choice = field(root, "tool_choice");
+    bool parallel = true;
+    BL_TRY(get_bool(root, "parallel_tool_calls", &parallel, e));
+    r->one_call = !parallel;
+    if (v && !json_is_array(v)) {
+        return wrong_type(v, "tools", "an array", e);
+    }
+    if (json_array_size(v) > BL_OPENAI_MAX_TOOLS) {
+        return bl_openai_refuse(e, 400, "invalid_value", "tools",
+                                "'tools' has %zu entries; at most %d are allowed", json_array_size(v),
+                                BL_OPENAI_MAX_TOOLS);
+    }
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        BL_TRY(check_tool(json_array_get(v, i), i, e));
+    }
+    const char *word = json_string_value(choice);
+    if (choice && !json_is_string(choice) && !json_is_object(choice)) {
+        return wrong_type(choice, "tool_choice", "a string or an object", e);
+    }
+    if (choice && (!word || (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0))) {
+        return not_supported(
+            "tool_choice", " with this value; a model cannot be made to call, only \"auto\" and \"none\" are",
+            e);
+    }
+    r->tools = json_array_size(v) > 0 && !(word && strcmp(word, "none") == 0) ? v : NULL;
+    return BL_OK;
+}
+
+static bl_code parse_chat_fields(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
+    static const char efforts[] = " none minimal low medium high xhigh max ";
+    BL_TRY(parse_tools(root, r, e));
+    const json_t *v = field(root, "chat_template_kwargs");
+    if (v && !json_is_object(v)) {
+        return wrong_type(v, "chat_template_kwargs", "an object", e);
+    }
+    r->template_kwargs = v;
+    v = field(root, "reasoning_effort");
+    if (v && !json_is_string(v)) {
+        return wrong_type(v, "reasoning_effort", "a string", e);
+    }
+    if (v && !is_neutral(v, NEUTRAL_WORDS, efforts)) {
+        return bl_openai_refuse(e, 400, "invalid_value", "reasoning_effort",
+                                "'reasoning_effort' must be none, minimal, low, medium, high, xhigh or max");
+    }
+    r->reasoning_effort = v ? json_string_value(v) : NULL;
+    return BL_OK;
+}
+
 static bl_code parse_fields(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
     const json_t *model = field(root, "model");
     if (!model) {
@@ -417,11 +554,15 @@ static bl_code parse_fields(const json_t *root, bl_openai_request *r, bl_openai_
         return wrong_type(model, "model", "a string", e);
     }
     r->model = json_string_value(model);
-    BL_TRY(check_unsupported(root, e));
+    BL_TRY(check_unsupported(root, r->kind, e));
     BL_TRY(parse_stream(root, r, e));
     BL_TRY(parse_sampling(root, r, e));
     BL_TRY(parse_logprobs(root, r, e));
-    return r->kind == BL_OPENAI_CHAT ? parse_messages(root, r, e) : parse_prompt(root, r, e);
+    if (r->kind == BL_OPENAI_COMPLETION) {
+        return parse_prompt(root, r, e);
+    }
+    BL_TRY(parse_messages(root, r, e));
+    return parse_chat_fields(root, r, e);
 }
 
 bl_code bl_openai_parse(bl_openai_kind kind, const char *body, size_t n, bl_openai_request *ret,

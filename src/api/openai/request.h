@@ -1,8 +1,8 @@
 /* Bodies of POST /v1/chat/completions and /v1/completions -> a checked request.
  *
  * Strict where the field is known: wrong type or range is a 400 that names it; a known field that asks for
- * something not built (tools, JSON output, penalties...) is a 400, never silently another answer. Unknown
- * fields are ignored, as OpenAI does.
+ * something not built (a forced tool, JSON output, penalties...) is a 400, never silently another answer.
+ * Unknown fields are ignored, as OpenAI does.
  */
 #ifndef BL_API_OPENAI_REQUEST_H
 #define BL_API_OPENAI_REQUEST_H
@@ -18,6 +18,7 @@
 #define BL_OPENAI_MAX_STOPS      16
 #define BL_OPENAI_MAX_STOP_BYTES 1024
 #define BL_OPENAI_MAX_MESSAGES   4096
+#define BL_OPENAI_MAX_TOOLS      256
 #define BL_OPENAI_MAX_PROMPT_IDS (4u << 20)
 #define BL_OPENAI_MAX_TOP_CHAT   20
 #define BL_OPENAI_MAX_TOP_TEXT   5
@@ -28,9 +29,13 @@ typedef struct {
     bl_openai_kind kind;
     json_t *root; /* owns what the borrowed pointers below point into */
     const char *model;
-    const json_t *messages; /* chat: a non-empty array of {role, content}, roles checked, "developer" already
-                               "system" */
-    const char *prompt;     /* completion by text; NULL when by ids */
+    const json_t *messages; /* chat: a non-empty array of {role, content, tool_calls...}, roles checked,
+                               "developer" already "system" */
+    const json_t *tools;    /* chat: those that may be called; NULL when there are none, or by tool_choice */
+    const json_t *template_kwargs; /* chat: an object of template variables, or NULL */
+    const char *reasoning_effort;  /* chat: one of OpenAI's words, or NULL */
+    bool one_call;                 /* chat: parallel_tool_calls is false */
+    const char *prompt;            /* completion by text; NULL when by ids */
     size_t n_prompt_bytes;
     bl_ids prompt_ids; /* completion by ids: each 0..INT32_MAX, the vocabulary is not known here */
     bool has_temperature, has_top_p, has_top_k, has_min_p, has_seed, has_max_tokens;
