@@ -16,19 +16,74 @@ void bl_cli_answer_init(bl_cli_answer *a) {
     bl_request_init(&a->request);
     bl_ids_init(&a->tokens, MAX_TOKENS);
     bl_buf_init(&a->text, MAX_TEXT);
+    bl_buf_init(&a->reasoning, MAX_TEXT);
 }
 
 void bl_cli_answer_done(bl_cli_answer *a) {
     bl_ids_done(&a->tokens);
     bl_buf_done(&a->text);
+    bl_buf_done(&a->reasoning);
     json_decref(a->logprobs);
     a->logprobs = NULL;
 }
 
-static void give(bl_cli_answer *a, size_t from) {
-    if (a->piece != NULL && a->text.len > from) {
-        a->piece(a->user, a->text.data + from, a->text.len - from);
+/* The way of a token's text: stream, parser, sink. */
+typedef struct {
+    bl_stream *stream; /* NULL: no text */
+    bl_parser *parser;
+    bl_buf step; /* what the last push gave */
+} text_pipe;
+
+static bl_code take_text(void *user, const bl_parsed *ev, bl_err *err) {
+    bl_cli_answer *a = user;
+    const bool thought = ev->kind == BL_PARSED_REASONING;
+    if (!thought && ev->kind != BL_PARSED_CONTENT) {
+        return BL_OK; /* no tools are offered here, so there are no calls */
     }
+    BL_TRY(bl_buf_append(thought ? &a->reasoning : &a->text, ev->text, ev->n, err));
+    void (*show)(void *, const char *, size_t) = thought ? a->thought : a->piece;
+    if (show != NULL) {
+        show(a->user, ev->text, ev->n);
+    }
+    return BL_OK;
+}
+
+static bl_code pipe_open(bl_cli_answer *a, text_pipe *p, bl_err *err) {
+    bl_parser_options o = {.dialect = BL_DIALECT_PLAIN};
+    bl_buf_init(&p->step, MAX_TEXT);
+    if (a->tokenizer == NULL) {
+        return BL_OK;
+    }
+    BL_TRY(bl_stream_new(a->tokenizer, a->stop != NULL ? a->stop->items : NULL,
+                         a->stop != NULL ? a->stop->n : 0, !a->show_special, &p->stream, err));
+    if (a->chat != NULL) {
+        size_t n = 0;
+        const int32_t *markers = bl_chat_markers(a->chat, &n);
+        bl_stream_show(p->stream, markers, n);
+        o = bl_chat_parser_options(a->chat, a->request.prompt, a->request.n_prompt, NULL);
+    }
+    o.sink = take_text;
+    o.user = a;
+    return bl_parser_new(&o, &p->parser, err);
+}
+
+static void pipe_close(text_pipe *p) {
+    bl_stream_free(p->stream);
+    bl_parser_free(p->parser);
+    bl_buf_done(&p->step);
+}
+
+static bl_code pipe_push(text_pipe *p, int32_t id, bool *ret_over, bl_err *err) {
+    BL_TRY(bl_stream_push(p->stream, id, &p->step, ret_over, err));
+    BL_TRY(bl_parser_feed(p->parser, bl_buf_str(&p->step), p->step.len, err));
+    bl_buf_reset(&p->step);
+    return BL_OK;
+}
+
+static bl_code pipe_finish(text_pipe *p, bl_err *err) {
+    BL_TRY(bl_stream_finish(p->stream, &p->step, err));
+    BL_TRY(bl_parser_feed(p->parser, bl_buf_str(&p->step), p->step.len, err));
+    return bl_parser_finish(p->parser, err);
 }
 
 /* -inf (a token no draw can give) has no form in JSON. */
@@ -50,8 +105,7 @@ static bl_code note_logprobs(bl_cli_answer *a, const bl_event *e, bl_err *err) {
 }
 
 /* *ret_over: a stop string was met. */
-static bl_code take_token(bl_cli_answer *a, bl_stream *stream, const bl_event *e, bool *ret_over,
-                          bl_err *err) {
+static bl_code take_token(bl_cli_answer *a, text_pipe *p, const bl_event *e, bool *ret_over, bl_err *err) {
     if (e->is_stop) {
         a->stop_token = e->id;
         return BL_OK;
@@ -60,17 +114,14 @@ static bl_code take_token(bl_cli_answer *a, bl_stream *stream, const bl_event *e
     if (a->logprobs != NULL) {
         BL_TRY(note_logprobs(a, e, err));
     }
-    size_t from = a->text.len;
     /* Embeddings are often padded beyond the vocabulary: such ids have no text. */
     size_t len = 0;
-    if (stream != NULL && bl_tokenizer_piece(a->tokenizer, e->id, &len) != NULL) {
-        BL_TRY(bl_stream_push(stream, e->id, &a->text, ret_over, err));
-    }
-    give(a, from);
-    return BL_OK;
+    return p->stream != NULL && bl_tokenizer_piece(a->tokenizer, e->id, &len) != NULL
+               ? pipe_push(p, e->id, ret_over, err)
+               : BL_OK;
 }
 
-static bl_code receive(bl_cli_answer *a, bl_session *s, bl_stream *stream, bl_err *err) {
+static bl_code receive(bl_cli_answer *a, bl_session *s, text_pipe *p, bl_err *err) {
     bool over = false, cancelled = false; /* over: the answer has ended for us, the engine may not know yet */
     for (;;) {
         bool got = false;
@@ -85,7 +136,7 @@ static bl_code receive(bl_cli_answer *a, bl_session *s, bl_stream *stream, bl_er
         switch (a->end.kind) {
         case BL_EVENT_TOKEN:
             if (!over && !cancelled) {
-                BL_TRY(take_token(a, stream, &a->end, &over, err));
+                BL_TRY(take_token(a, p, &a->end, &over, err));
                 if (over) {
                     bl_session_cancel(s);
                 }
@@ -109,29 +160,22 @@ static bl_code receive(bl_cli_answer *a, bl_session *s, bl_stream *stream, bl_er
 
 bl_code bl_cli_answer_run(bl_cli_answer *a, bl_err *err) {
     bl_session *s = NULL;
-    bl_stream *stream = NULL;
-    size_t from;
-    bl_code rc = BL_OK;
+    text_pipe p = {0};
     if (a->request.logprobs) {
         a->logprobs = json_array();
     }
-    if (a->tokenizer != NULL) {
-        rc = bl_stream_new(a->tokenizer, a->stop != NULL ? a->stop->items : NULL,
-                           a->stop != NULL ? a->stop->n : 0, !a->show_special, &stream, err);
-    }
+    bl_code rc = pipe_open(a, &p, err);
     if (rc == BL_OK) {
         rc = bl_session_submit(a->engine, &a->request, &s, err);
     }
     if (rc == BL_OK) {
-        rc = receive(a, s, stream, err);
+        rc = receive(a, s, &p, err);
     }
-    from = a->text.len;
-    if (rc == BL_OK && stream != NULL) {
-        rc = bl_stream_finish(stream, &a->text, err);
-        give(a, from);
+    if (rc == BL_OK && p.stream != NULL) {
+        rc = pipe_finish(&p, err);
     }
     bl_session_free(s);
-    bl_stream_free(stream);
+    pipe_close(&p);
     return rc;
 }
 

@@ -9,6 +9,7 @@
 #include "base/buf.h"
 #include "base/ids.h"
 #include "bl/bl.h"
+#include "chat/chat.h"
 #include "cli/options.h"
 #include "formats/tokenizer.h"
 
@@ -17,14 +18,16 @@ typedef struct {
     bl_engine *engine;
     const bl_tokenizer *tokenizer; /* NULL: no text */
     bl_request request;            /* borrowed arrays */
+    const bl_chat *chat;           /* not NULL: the answer is parsed, and reasoning is apart from the text */
     const bl_opt_list *stop;
-    bool show_special;                                     /* control tokens appear in the text */
-    void (*piece)(void *user, const char *text, size_t n); /* text as it becomes certain; may be NULL */
+    bool show_special;                                       /* control tokens appear in the text */
+    void (*piece)(void *user, const char *text, size_t n);   /* text as it becomes certain; may be NULL */
+    void (*thought)(void *user, const char *text, size_t n); /* reasoning, likewise */
     void *user;
     /* results */
     bl_ids tokens;      /* without the terminating stop id */
     int32_t stop_token; /* -1: none */
-    bl_buf text;
+    bl_buf text, reasoning;
     const char *finish_reason; /* "stop", "length", "cancelled" */
     json_t *logprobs;          /* list of {id, logprob, top: [...]}, when asked for */
     bl_event end;              /* the FINISHED event */

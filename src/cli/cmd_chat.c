@@ -47,8 +47,8 @@ typedef struct {
     const chat_args *a;
     bl_cli_model m;
     bl_sampling sampling;
-    json_t *messages; /* of the conversation, the system message included */
-    bool color, is_terminal, failed;
+    json_t *messages;                          /* of the conversation, the system message included */
+    bool color, is_terminal, failed, thinking; /* thinking: reasoning is being shown */
     uint32_t n_turns;
     uint64_t n_prompt, n_output;
     char last[200]; /* summary of the last answer */
@@ -99,6 +99,18 @@ static bl_code add_message(chat *c, const char *role, const char *text, size_t n
     return BL_OK;
 }
 
+/* With its reasoning: the template decides what of that goes into the next prompt. */
+static bl_code add_answer(chat *c, const bl_cli_answer *ans, bl_err *err) {
+    BL_TRY(add_message(c, "assistant", bl_buf_str(&ans->text), ans->text.len, err));
+    json_t *last = json_array_get(c->messages, json_array_size(c->messages) - 1);
+    if (ans->reasoning.len > 0 &&
+        json_object_set_new(last, "reasoning_content",
+                            json_stringn(bl_buf_str(&ans->reasoning), ans->reasoning.len)) != 0) {
+        BL_FAIL(err, BL_ENOMEM, "no memory for the conversation");
+    }
+    return BL_OK;
+}
+
 static void drop_last(chat *c) {
     (void)json_array_remove(c->messages, json_array_size(c->messages) - 1);
 }
@@ -109,8 +121,29 @@ static const char *last_role(const chat *c) {
     return role != NULL ? role : "";
 }
 
+/* Reasoning is for a person who waits, not for a file or a pipe. */
+static void show_thought(void *user, const char *text, size_t n) {
+    chat *c = user;
+    if (!c->is_terminal) {
+        return;
+    }
+    if (!c->thinking && c->color) {
+        fputs("\033[2m", stdout);
+    }
+    c->thinking = true;
+    (void)bl_cli_write_text(stdout, text, n, true);
+}
+
+static void end_thought(chat *c) {
+    if (c->thinking) {
+        fputs(c->color ? "\033[0m\n\n" : "\n\n", stdout);
+    }
+    c->thinking = false;
+}
+
 static void show_piece(void *user, const char *text, size_t n) {
     chat *c = user;
+    end_thought(c);
     if (!bl_cli_write_text(stdout, text, n, c->is_terminal)) {
         c->failed = true;
         bl_cli_interrupt();
@@ -123,7 +156,9 @@ static bl_code answer_into(chat *c, bl_cli_answer *ans, bl_ids *prompt, bl_err *
     ans->engine = c->m.engine;
     ans->tokenizer = bl_chat_tokenizer(c->m.chat);
     ans->stop = &c->a->sampling.stop;
+    ans->chat = c->m.chat;
     ans->piece = show_piece;
+    ans->thought = show_thought;
     ans->user = c;
     ans->request.prompt = prompt->ids;
     ans->request.n_prompt = prompt->n;
@@ -131,7 +166,12 @@ static bl_code answer_into(chat *c, bl_cli_answer *ans, bl_ids *prompt, bl_err *
     ans->request.stop_ids = bl_chat_stop_ids(c->m.chat, &n_stop);
     ans->request.n_stop_ids = n_stop;
     ans->request.sampling = c->sampling;
-    return bl_cli_answer_run(ans, err);
+    bl_code rc = bl_cli_answer_run(ans, err);
+    if (c->thinking && c->color) {
+        fputs("\033[0m", stdout);
+    }
+    c->thinking = false;
+    return rc;
 }
 
 static void after_answer(chat *c, const bl_cli_answer *ans) {
@@ -139,8 +179,8 @@ static void after_answer(chat *c, const bl_cli_answer *ans) {
     fflush(stdout);
     if (strcmp(ans->finish_reason, "cancelled") == 0) {
         dim(c, stderr, "(stopped)\n");
-    } else if (ans->text.len == 0) {
-        dim(c, stderr, "(an empty answer)\n");
+    } else if (ans->text.len == 0 && strcmp(ans->finish_reason, "length") != 0) {
+        dim(c, stderr, ans->reasoning.len > 0 ? "(no answer after the reasoning)\n" : "(an empty answer)\n");
     } else if (strcmp(ans->finish_reason, "length") == 0) {
         dim(c, stderr, "(cut off: --max-tokens or the end of the context)\n");
     }
@@ -167,7 +207,7 @@ static void answer(chat *c) {
         if (ans.text.len == 0 && strcmp(ans.finish_reason, "cancelled") == 0) {
             drop_last(c);
         } else {
-            rc = add_message(c, "assistant", bl_buf_str(&ans.text), ans.text.len, &err);
+            rc = add_answer(c, &ans, &err);
         }
     }
     if (rc != BL_OK) {
