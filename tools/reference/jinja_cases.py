@@ -285,7 +285,7 @@ def chat_cases():
 def chat_templates():
     """Our own templates, each in the style of a family and using what its template uses."""
     import os
-    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "chat_styles")
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests", "fixtures", "templates")
     out = {}
     for f in sorted(os.listdir(folder)):
         if f.endswith(".jinja"):

@@ -151,4 +151,5 @@ def main():
         committed(a.out)
 
 
-main()
+if __name__ == "__main__":
+    main()
