@@ -10,8 +10,9 @@
  * with offset 32, 4 steps: 32512. All are <= 32767. Q8_0 is |w| times x with w's sign (|-128| is 128 as an
  * unsigned byte, x is never -128), 128 * 127 * 2 = 32512 a pair, so it is widened at once.
  * MLX's affine types have no offset in their bits: 3 bits, 8 steps: 7 * 2 * 8 * 127 = 14224; 4 bits: 30480; 5
- * bits, 4 steps: 31496; 6 bits, 2 steps: 63 * 2 * 2 * 127 = 32004; 8 bits are two times 4 bits. FP4 codes are
- * looked up as twice their value + 12, and 12 times the pair sums of x come off: 12 * 2 * 8 * 127 = 24384.
+ * bits, 4 steps: 31496; 6 bits, 2 steps: 63 * 2 * 2 * 127 = 32004; 8 bits are q - 128, then as Q8_0. FP4
+ * codes are looked up as twice their value + 12, and 12 times the pair sums of x come off: 12 * 2 * 8 * 127 =
+ * 24384.
  *
  * Few rows of x (decode): straight from the packed bytes, which are streamed once. Many rows: a strip of 512
  * k of one block is unpacked into a tile that stays in L1 while all rows pass.
@@ -75,8 +76,14 @@ INLINE bool is_5bit(bl_dtype t) {
 INLINE bool is_fp4(bl_dtype t) {
     return t == BL_DTYPE_MXFP4 || t == BL_DTYPE_NVFP4;
 }
-/* log2 of the offset that the accumulators start with, 0: none. Q5_1 gets it to stay in range and gives it
- * back in 32 bits. */
+INLINE bool is_8bit(bl_dtype t) {
+    return t == BL_DTYPE_Q8_0 || t == BL_DTYPE_AFFINE8;
+}
+/* log2 of what is taken off the bits to stay in range and comes back in 32 bits, 0: nothing. */
+INLINE int give_back(bl_dtype t) {
+    return t == BL_DTYPE_Q5_1 ? 4 : t == BL_DTYPE_AFFINE8 ? 7 : 0;
+}
+/* log2 of the offset that the accumulators start with, 0: none. */
 INLINE int offset_shift(bl_dtype t) {
     return t == BL_DTYPE_Q4_0 ? 3 : t == BL_DTYPE_Q5_0 || t == BL_DTYPE_Q5_1 ? 4 : t == BL_DTYPE_Q6_K ? 5 : 0;
 }
@@ -165,6 +172,10 @@ INLINE void load_scales(bl_dtype t, unsigned G, const bl_packed *w, const uint8_
 
 /* ---- bits ----------------------------------------------------------------------------------- */
 
+/* Bytes as signed weights; AFFINE8: q - 128. */
+INLINE __m256i load_signed(bl_dtype t, const uint8_t *p) {
+    return t == BL_DTYPE_AFFINE8 ? _mm256_xor_si256(load(p), _mm256_set1_epi8((char)0x80)) : load(p);
+}
 /* Weight bits of steps v and v + 4, half h of the lanes. */
 INLINE void nibbles(__m256i b, __m256i *lo, __m256i *hi) {
     const __m256i mask = _mm256_set1_epi8(15);
@@ -239,11 +250,11 @@ INLINE void chunk_dot(bl_dtype t, const uint8_t *c, const int8_t *q, const bl_xq
     if (!add) {
         isum[0] = isum[1] = isum[2] = isum[3] = _mm256_setzero_si256();
     }
-    if (t == BL_DTYPE_Q8_0) {
+    if (is_8bit(t)) {
         UNROLL for (unsigned s = 0; s < 8; s++) {
             __m256i xs = bcast4(q + 4 * s);
             UNROLL for (unsigned h = 0; h < 2; h++) {
-                __m256i w = load(c + 64 * s + 32 * h);
+                __m256i w = load_signed(t, c + 64 * s + 32 * h);
                 __m256i p = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(xs, w));
                 isum[h] = _mm256_add_epi32(isum[h], _mm256_madd_epi16(p, ones));
                 KEEP(isum[h]);
@@ -251,26 +262,9 @@ INLINE void chunk_dot(bl_dtype t, const uint8_t *c, const int8_t *q, const bl_xq
         }
         return;
     }
-    __m256i acc[2][2]; /* of steps 0-3 (or all) and 4-7; AFFINE8: low and high nibbles */
+    __m256i acc[2][2]; /* of steps 0-3 (or all) and 4-7 */
     acc[0][0] = acc[0][1] = start_group(t, x, at, q);
     acc[1][0] = acc[1][1] = t == BL_DTYPE_NVFP4 ? start_group(t, x, at, q + 16) : _mm256_setzero_si256();
-    if (t == BL_DTYPE_AFFINE8) {
-        UNROLL for (unsigned s = 0; s < 8; s++) {
-            __m256i xs = bcast4(q + 4 * s);
-            UNROLL for (unsigned h = 0; h < 2; h++) {
-                nibbles(load(c + 64 * s + 32 * h), &lo, &hi);
-                acc[0][h] = _mm256_add_epi16(acc[0][h], _mm256_maddubs_epi16(lo, xs));
-                acc[1][h] = _mm256_add_epi16(acc[1][h], _mm256_maddubs_epi16(hi, xs));
-                KEEP(acc[0][h]);
-                KEEP(acc[1][h]);
-            }
-        }
-        UNROLL for (unsigned h = 0; h < 2; h++) {
-            isum[h] = _mm256_add_epi32(isum[h], _mm256_madd_epi16(acc[0][h], ones));
-            isum[h] = _mm256_add_epi32(isum[h], _mm256_madd_epi16(acc[1][h], _mm256_set1_epi16(16)));
-        }
-        return;
-    }
     UNROLL for (unsigned v = 0; v < 4; v++) {
         __m256i x0 = bcast4(q + 4 * v), x1 = bcast4(q + 16 + 4 * v);
         UNROLL for (unsigned h = 0; h < 2; h++) {
@@ -314,8 +308,9 @@ INLINE void vec_small(bl_dtype t, unsigned G, const bl_mm_args *a, uint32_t b, s
             UNROLL for (unsigned h = 0; h < 2; h++) {
                 __m256 dw, mw;
                 load_scales(t, G, w, blk, sb, g, h, &dw, &mw);
-                if (t == BL_DTYPE_Q5_1) {
-                    isum[h] = _mm256_add_epi32(isum[h], _mm256_slli_epi32(bcast4(x->qsum + at), 4));
+                if (give_back(t)) {
+                    isum[h] =
+                        _mm256_add_epi32(isum[h], _mm256_slli_epi32(bcast4(x->qsum + at), give_back(t)));
                 }
                 p[h] = _mm256_fmadd_ps(_mm256_mul_ps(dw, d), _mm256_cvtepi32_ps(isum[h]), p[h]);
                 if (t == BL_DTYPE_NVFP4) {
@@ -415,15 +410,11 @@ INLINE void expand(bl_dtype t, unsigned G, const bl_packed *w, const uint8_t *bl
     for (uint32_t g = 0; g < kn / 32; g++, c += bl_pk_chunk_bytes(t)) {
         __m256i lo, hi;
         UNROLL for (unsigned i = 0; i < 16; i++) {
-            if (t == BL_DTYPE_Q8_0) {
-                lo = load(c + 32 * i);
+            if (is_8bit(t)) {
+                lo = load_signed(t, c + 32 * i);
                 _mm256_store_si256((__m256i *)(void *)(o->raw[8 * g + i / 2] + 32 * (i % 2)), lo);
                 _mm256_store_si256((__m256i *)(void *)(o->w[8 * g + i / 2] + 32 * (i % 2)),
                                    _mm256_abs_epi8(lo));
-            } else if (t == BL_DTYPE_AFFINE8) {
-                nibbles(load(c + 32 * i), &lo, &hi);
-                _mm256_store_si256((__m256i *)(void *)(o->w[8 * g + i / 2] + 32 * (i % 2)), lo);
-                _mm256_store_si256((__m256i *)(void *)(o->raw[8 * g + i / 2] + 32 * (i % 2)), hi);
             } else if (i < 8) {
                 unpack2(t, c, i / 2, i % 2, &lo, &hi);
                 _mm256_store_si256((__m256i *)(void *)(o->w[8 * g + i / 2] + 32 * (i % 2)), lo);
@@ -482,11 +473,11 @@ INLINE void dot_steps(unsigned M, const uint8_t (*w)[64], const int8_t *q, size_
     }
 }
 
-/* isum[m][h] = products of a chunk of Q8_0 with M rows of x. */
-INLINE void dot_signed(unsigned M, const uint8_t (*w)[64], const uint8_t (*raw)[64], const int8_t *q,
-                       size_t ld_q, __m256i isum[][2]) {
+/* isum[m][h] (+)= products of a chunk of signed bytes with M rows of x. */
+INLINE void dot_signed(unsigned M, bool add, const uint8_t (*w)[64], const uint8_t (*raw)[64],
+                       const int8_t *q, size_t ld_q, __m256i isum[][2]) {
     const __m256i ones = _mm256_set1_epi16(1);
-    UNROLL for (unsigned m = 0; m < M; m++) {
+    UNROLL for (unsigned m = 0; !add && m < M; m++) {
         isum[m][0] = isum[m][1] = _mm256_setzero_si256();
     }
     UNROLL for (unsigned s = 0; s < 8; s++) {
@@ -511,11 +502,13 @@ INLINE void add_strip(float sum[BL_PK_ROWS], uint32_t k0, unsigned h, __m256 p) 
 /* isum[m][h] = products of `steps` steps from step s on of the group at q with M rows of x. */
 INLINE void tile_dot(bl_dtype t, unsigned M, const tile *w, unsigned s, unsigned steps, const bl_xq *x,
                      size_t at, const int8_t *q, __m256i isum[][2]) {
-    const __m256i ones = _mm256_set1_epi16(1), sixteen = _mm256_set1_epi16(16);
+    const __m256i ones = _mm256_set1_epi16(1);
     const unsigned n = acc_steps(t);
     __m256i acc[4][2];
-    if (t == BL_DTYPE_Q8_0) {
-        dot_signed(M, w->w + s, w->raw + s, q, x->ld_q, isum);
+    if (is_8bit(t)) {
+        UNROLL for (unsigned i = 0; i < steps; i += 8) {
+            dot_signed(M, i > 0, w->w + s + i, w->raw + s + i, q + 4 * i, x->ld_q, isum);
+        }
         return;
     }
     UNROLL for (unsigned i = 0; i < steps; i += n) {
@@ -527,15 +520,7 @@ INLINE void tile_dot(bl_dtype t, unsigned M, const tile *w, unsigned s, unsigned
             UNROLL for (unsigned h = 0; h < 2; h++) {
                 __m256i v = _mm256_madd_epi16(acc[m][h], ones);
                 isum[m][h] = i ? _mm256_add_epi32(isum[m][h], v) : v;
-                acc[m][h] = _mm256_setzero_si256();
-            }
-        }
-        if (t == BL_DTYPE_AFFINE8) {
-            dot_steps(M, w->raw + s + i, q + 4 * i, x->ld_q, n, acc);
-            UNROLL for (unsigned m = 0; m < M; m++) {
-                UNROLL for (unsigned h = 0; h < 2; h++) {
-                    isum[m][h] = _mm256_add_epi32(isum[m][h], _mm256_madd_epi16(acc[m][h], sixteen));
-                }
+                KEEP(isum[m][h]);
             }
         }
     }
@@ -559,8 +544,8 @@ INLINE void tile_small(bl_dtype t, unsigned G, unsigned M, const tile *w, const 
             UNROLL for (unsigned m = 0; m < M; m++) {
                 __m256 d = _mm256_broadcast_ss(x->d + at + m * x->ld_g);
                 UNROLL for (unsigned h = 0; h < 2; h++) {
-                    if (t == BL_DTYPE_Q5_1) {
-                        __m256i qs = _mm256_slli_epi32(bcast4(x->qsum + at + m * x->ld_g), 4);
+                    if (give_back(t)) {
+                        __m256i qs = _mm256_slli_epi32(bcast4(x->qsum + at + m * x->ld_g), give_back(t));
                         isum[m][h] = _mm256_add_epi32(isum[m][h], qs);
                     }
                     __m256 dd = _mm256_mul_ps(_mm256_load_ps(dw + 8 * h), d);
