@@ -7,6 +7,16 @@
 
 #define BL_CHAT_MAX_STOP_IDS 64u
 
+/* Roles that the API admits. */
+typedef enum {
+    BL_ROLE_SYSTEM,
+    BL_ROLE_DEVELOPER,
+    BL_ROLE_USER,
+    BL_ROLE_ASSISTANT,
+    BL_ROLE_TOOL,
+    BL_ROLE__MAX
+} bl_role;
+
 struct bl_chat {
     bl_tokenizer *tokenizer; /* NULL: ids only */
     bl_jinja *main, *tool_use;
@@ -19,10 +29,10 @@ struct bl_chat {
     bl_chat_features features;
     int32_t markers[BL_PARSER_MAX_MARKERS]; /* those that are control tokens */
     size_t n_markers;
-    uint32_t control;   /* their bits in bl_dialect_markers */
-    bool reads_parts;   /* the template understands content lists */
-    bool only_parts;    /* and does not understand strings */
-    int64_t now_unix_s; /* 0: the clock */
+    uint32_t control;               /* their bits in bl_dialect_markers */
+    bool reads_parts[BL_ROLE__MAX]; /* the template understands content lists in this role */
+    bool only_parts;                /* and does not understand strings */
+    int64_t now_unix_s;             /* 0: the clock */
 };
 
 /* What a checkpoint offers, gathered from whichever container; done frees it. */

@@ -12,8 +12,8 @@
 #define MAX_TEXT_BYTES      ((size_t)64 << 20)
 #define MAX_ARGUMENTS_DEPTH 64
 
-/* Roles that the API admits. Their spelling is ours, so a template may make a control token of one. */
-static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
+/* Their spelling is ours, so a template may make a control token of one. */
+static const char *const roles[BL_ROLE__MAX] = {"system", "developer", "user", "assistant", "tool"};
 
 /* ---- checks ---- */
 
@@ -71,25 +71,24 @@ static json_t *join_parts(const json_t *parts) {
 }
 
 /* The content as this template wants it; a new reference, NULL when out of memory. */
-static json_t *fit_content(const bl_chat *c, json_t *content) {
-    if (json_is_array(content) && !c->reads_parts) {
+static json_t *fit_content(const bl_chat *c, bl_role role, json_t *content) {
+    if (json_is_array(content) && !c->reads_parts[role]) {
         return join_parts(content);
     }
-    if (json_is_string(content) && c->only_parts) {
+    if (json_is_string(content) && c->only_parts && c->reads_parts[role]) {
         return json_pack("[{s:s, s:O}]", "type", "text", "text", content);
     }
     return json_incref(content);
 }
 
 /* A message without text has an empty one: templates search in it. Only an assistant's may lack it. */
-static bool set_content(const bl_chat *c, json_t *m) {
+static bool set_content(const bl_chat *c, bl_role role, json_t *m) {
     json_t *content = json_object_get(m, "content");
-    const char *role = json_string_value(json_object_get(m, "role"));
-    if (!content && strcmp(role, "assistant") != 0) {
+    if (!content && role != BL_ROLE_ASSISTANT) {
         return true;
     }
     json_t *text = !content || json_is_null(content) ? json_string("") : json_incref(content);
-    json_t *fitted = text ? fit_content(c, text) : NULL;
+    json_t *fitted = text ? fit_content(c, role, text) : NULL;
     json_decref(text);
     return fitted && json_object_set_new(m, "content", fitted) == 0;
 }
@@ -225,21 +224,19 @@ static bool set_reasoning(const bl_chat *c, json_t *m) {
 
 static bl_code fit_message(const bl_chat *c, json_t *m, size_t i, const json_t *before, const json_t *own,
                            bl_err *err) {
-    const char *role = json_string_value(json_object_get(m, "role"));
-    bool ok = true;
-    for (size_t k = 0; k < BL_COUNTOF(roles) && ok; k++) {
-        if (strcmp(role, roles[k]) == 0) {
-            ok = json_object_set(m, "role", json_array_get(own, k)) == 0;
-            break;
-        }
+    const char *name = json_string_value(json_object_get(m, "role"));
+    size_t k = 0;
+    while (k < BL_ROLE__MAX && strcmp(name, roles[k]) != 0) {
+        k++;
     }
-    if (ok) {
-        BL_TRY(fit_calls(m, i, err));
-    }
-    role = json_string_value(json_object_get(m, "role"));
-    bool assistant = strcmp(role, "assistant") == 0, tool = strcmp(role, "tool") == 0;
-    if (!ok || !set_content(c, m) || (assistant && !set_reasoning(c, m)) ||
-        (tool && !set_result_name(m, before))) {
+    const bl_role role =
+        k < BL_ROLE__MAX ? (bl_role)k : BL_ROLE_USER; /* another one is treated like a user's */
+    BL_TRY(fit_calls(m, i, err));
+    bool ok = k == BL_ROLE__MAX || json_object_set(m, "role", json_array_get(own, k)) == 0;
+    ok = ok && set_content(c, role, m);
+    ok = ok && (role != BL_ROLE_ASSISTANT || set_reasoning(c, m));
+    ok = ok && (role != BL_ROLE_TOOL || set_result_name(m, before));
+    if (!ok) {
         BL_FAIL(err, BL_ENOMEM, "messages: out of memory");
     }
     return BL_OK;

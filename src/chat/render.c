@@ -140,18 +140,51 @@ static bl_code probe(const bl_chat *c, json_t *messages, bl_buf *out, bool *ret_
     return BL_OK;
 }
 
-/* A user turn with a list must show its text and not the list's own notation; with a string, the text. */
+/* A conversation that has this content in this role, where templates expect the role. A new reference. */
+static json_t *probe_messages(bl_role role, json_t *content) {
+    json_t *m = NULL;
+    if (!content) {
+        return NULL;
+    }
+    switch (role) {
+    case BL_ROLE_SYSTEM:
+    case BL_ROLE_DEVELOPER:
+        m = json_pack("[{s:s, s:O}, {s:s, s:s}]", "role", role == BL_ROLE_SYSTEM ? "system" : "developer",
+                      "content", content, "role", "user", "content", "u");
+        break;
+    case BL_ROLE_ASSISTANT:
+        m = json_pack("[{s:s, s:s}, {s:s, s:O}, {s:s, s:s}]", "role", "user", "content", "u", "role",
+                      "assistant", "content", content, "role", "user", "content", "v");
+        break;
+    case BL_ROLE_TOOL:
+        m = json_pack("[{s:s, s:s}, {s:s, s:s, s:[{s:s, s:s, s:{s:s, s:{}}}]}, {s:s, s:s, s:O}]", "role",
+                      "user", "content", "u", "role", "assistant", "content", "", "tool_calls", "id", "c1",
+                      "type", "function", "function", "name", "f", "arguments", "role", "tool",
+                      "tool_call_id", "c1", "content", content);
+        break;
+    default:
+        m = json_pack("[{s:s, s:O}]", "role", "user", "content", content);
+        break;
+    }
+    json_decref(content);
+    return m;
+}
+
+/* A turn with a list must show its text and not the list's own notation; with a string, the text. */
 static bl_code probe_content(bl_chat *c, bl_buf *out, bl_err *err) {
-    bool parts = false, strings = false;
-    c->reads_parts = true; /* let the list through */
-    BL_TRY(probe(
-        c,
-        json_pack("[{s:s, s:[{s:s, s:s}]}]", "role", "user", "content", "type", "text", "text", PROBE_WORD),
-        out, &parts, err));
-    parts = parts && !strstr(bl_buf_str(out), "'type'") && !strstr(bl_buf_str(out), "\"type\"");
-    BL_TRY(probe(c, json_pack("[{s:s, s:s}]", "role", "user", "content", PROBE_WORD), out, &strings, err));
-    c->reads_parts = parts;
-    c->only_parts = parts && !strings;
+    bool reads[BL_ROLE__MAX], strings = false;
+    for (size_t k = 0; k < BL_ROLE__MAX; k++) {
+        c->reads_parts[k] = true; /* let the list through */
+    }
+    for (size_t k = 0; k < BL_ROLE__MAX; k++) {
+        BL_TRY(probe(
+            c, probe_messages((bl_role)k, json_pack("[{s:s, s:s}]", "type", "text", "text", PROBE_WORD)), out,
+            &reads[k], err));
+        reads[k] = reads[k] && !strstr(bl_buf_str(out), "'type'") && !strstr(bl_buf_str(out), "\"type\"");
+    }
+    memcpy(c->reads_parts, reads, sizeof reads);
+    BL_TRY(probe(c, probe_messages(BL_ROLE_USER, json_string(PROBE_WORD)), out, &strings, err));
+    c->only_parts = reads[BL_ROLE_USER] && !strings;
     return BL_OK;
 }
 
@@ -161,15 +194,13 @@ bl_code bl_chat_probe_template(bl_chat *c, bl_err *err) {
     bl_buf_init(&out, MAX_TEXT_BYTES);
     bl_code rc = probe_content(c, &out, err);
     if (rc == BL_OK) {
-        rc = probe(c, json_pack("[{s:s, s:s}]", "role", "user", "content", PROBE_WORD), &out, &shown, err);
+        rc = probe(c, probe_messages(BL_ROLE_USER, json_string(PROBE_WORD)), &out, &shown, err);
         c->features.opens_reasoning = shown && bl_chat_start_of_text(c->features.dialect, bl_buf_str(&out),
                                                                      out.len) == BL_START_REASONING;
     }
     if (rc == BL_OK) {
-        rc = probe(c,
-                   json_pack("[{s:s, s:s}, {s:s, s:s}]", "role", "system", "content", PROBE_WORD, "role",
-                             "user", "content", "u"),
-                   &out, &c->features.system_role, err);
+        rc = probe(c, probe_messages(BL_ROLE_SYSTEM, json_string(PROBE_WORD)), &out, &c->features.system_role,
+                   err);
     }
     bl_buf_done(&out);
     return rc;

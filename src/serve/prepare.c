@@ -21,12 +21,15 @@ static bl_code template_variables(const bl_job *job, const bl_openai_request *q,
     const bool none = q->reasoning_effort && strcmp(q->reasoning_effort, "none") == 0;
     json_t *extra = q->template_kwargs ? json_copy((json_t *)(uintptr_t)q->template_kwargs) : json_object();
     int rc = extra ? 0 : -1;
+    /* chat_template_kwargs is the more exact word */
     if (q->reasoning_effort && f->thinking_switch && (none || !f->reasoning_effort)) {
         rc = rc == 0 && !json_object_get(extra, "enable_thinking")
                  ? json_object_set_new(extra, "enable_thinking", json_boolean(!none))
                  : rc;
     } else if (q->reasoning_effort && f->reasoning_effort) {
-        rc = rc == 0 ? json_object_set_new(extra, "reasoning_effort", json_string(q->reasoning_effort)) : rc;
+        rc = rc == 0 && !json_object_get(extra, "reasoning_effort")
+                 ? json_object_set_new(extra, "reasoning_effort", json_string(q->reasoning_effort))
+                 : rc;
     } else if (q->reasoning_effort && !none) {
         json_decref(extra);
         return bl_openai_refuse(

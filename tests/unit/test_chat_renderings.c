@@ -3,62 +3,14 @@
  * same text. BL_CHAT_VECTORS adds a file of vectors over templates found elsewhere. */
 #include "cmocka_all.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include "base/base.h"
-#include "base/file.h"
 #include "chat/internal.h"
+#include "chat_folder.h"
 
-#define FIXTURES BL_SOURCE_DIR "/tests/fixtures"
-
-static bl_buf read_file(const char *path) {
-    bl_buf b;
-    bl_err err;
-    if (bl_file_read(path, 64 << 20, &b, &err) != BL_OK) {
-        fail_msg("%s", err.msg);
-    }
-    return b;
-}
-
-static void copy_file(const char *from, const char *dir, const char *name) {
-    char path[512];
-    bl_buf b = read_file(from);
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    assert_int_equal(bl_file_write_atomic(path, b.data, b.len, NULL), BL_OK);
-    bl_buf_done(&b);
-}
-
-/* tiny-chat's weights and tokenizer under this template. */
-static bl_code open_chat(const char *template, size_t n, bl_chat **ret, bl_err *err) {
-    static const char tokens[] = "{\"bos_token\":\"<bos>\",\"eos_token\":\"<eos>\"}";
-    static const char *const files[] = {"config.json", "model.safetensors", "tokenizer.json"};
-    static const char *const made[] = {"tokenizer_config.json", "chat_template.jinja"};
-    char dir[] = "/tmp/bl_test_renderings_XXXXXX", path[512];
-    assert_non_null(mkdtemp(dir));
-    for (size_t i = 0; i < BL_COUNTOF(files); i++) {
-        snprintf(path, sizeof path, FIXTURES "/tiny-chat/%s", files[i]);
-        copy_file(path, dir, files[i]);
-    }
-    for (size_t i = 0; i < BL_COUNTOF(made); i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, made[i]);
-        assert_int_equal(
-            bl_file_write_atomic(path, i == 0 ? tokens : template, i == 0 ? sizeof tokens - 1 : n, NULL),
-            BL_OK);
-    }
-    bl_checkpoint *c;
-    assert_int_equal(bl_checkpoint_open(dir, &c, err), BL_OK);
-    bl_code rc = bl_chat_open(c, ret, err);
-    bl_checkpoint_free(c);
-    for (size_t i = 0; i < BL_COUNTOF(files) + BL_COUNTOF(made); i++) {
-        snprintf(path, sizeof path, "%s/%s", dir,
-                 i < BL_COUNTOF(files) ? files[i] : made[i - BL_COUNTOF(files)]);
-        assert_int_equal(unlink(path), 0);
-    }
-    assert_int_equal(rmdir(dir), 0);
-    return rc;
+static bl_code open_chat(const char *template, bl_chat **ret, bl_err *err) {
+    const folder_file files[] = {
+        {"tokenizer_config.json", "{\"bos_token\":\"<bos>\",\"eos_token\":\"<eos>\"}"},
+        {"chat_template.jinja", template}};
+    return chat_folder_open(files, BL_COUNTOF(files), ret, err);
 }
 
 /* ---- renderings ---- */
@@ -142,10 +94,9 @@ static size_t check_file(const char *path, size_t *ret_closed) {
         bl_buf_init(&b, 1 << 20);
         if (!own) {
             snprintf(file, sizeof file, FIXTURES "/templates/%s.jinja", family);
-            b = read_file(file);
+            b = folder_read(file);
         }
-        bl_code rc =
-            open_chat(own ? json_string_value(own) : b.data, own ? json_string_length(own) : b.len, &c, &err);
+        bl_code rc = open_chat(own ? json_string_value(own) : b.data, &c, &err);
         bl_buf_done(&b);
         if (rc != BL_OK) {
             print_error("%s: %s\n", family, err.msg);
@@ -219,8 +170,8 @@ static void features_of_the_families(void **state) {
         bl_chat *c = NULL;
         bl_err err = {0};
         snprintf(path, sizeof path, FIXTURES "/templates/%s.jinja", rows[i].family);
-        bl_buf b = read_file(path);
-        assert_int_equal(open_chat(b.data, b.len, &c, &err), BL_OK);
+        bl_buf b = folder_read(path);
+        assert_int_equal(open_chat(b.data, &c, &err), BL_OK);
         bl_buf_done(&b);
         const bl_chat_features *f = bl_chat_describe(c);
         if (f->dialect != rows[i].dialect || f->tools != rows[i].tools ||

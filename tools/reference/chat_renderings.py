@@ -26,21 +26,25 @@ TOKENS = {"bos_token": "<bos>", "eos_token": "<eos>"}
 
 # ---- before the template ----
 
-def parts_shown(env, template, parts):
-    """Does a user's turn with this content show the word, and not the list's own notation?"""
-    text, _ = reference.run(env, template, dict(TOKENS, messages=[{"role": "user", "content": parts}], tools=None, documents=None,
-                                                add_generation_prompt=True))
+def parts_shown(env, template, role, content):
+    """Does a turn in this role with this content show the word, and not the list's own notation?"""
+    turn = {"role": role, "content": content}
+    called = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": {}}}]
+    messages = {"user": [turn], "system": [turn, user("u")], "developer": [turn, user("u")], "assistant": [user("u"), turn, user("v")],
+                "tool": [user("u"), assistant("", tool_calls=called), dict(turn, tool_call_id="c1", name="f")]}[role]
+    text, _ = reference.run(env, template, dict(TOKENS, messages=messages, tools=None, documents=None, add_generation_prompt=True))
     return text is not None and "zqx" in text and "'type'" not in text and '"type"' not in text
 
 
 def prepared(messages, reads_parts, only_parts, harmony):
+    """reads_parts: role -> whether the template reads lists there."""
     out = []
     for m in copy.deepcopy(messages):
         if m["role"] == "assistant" and m.get("content") is None or "content" in m and m["content"] is None:
             m["content"] = ""
-        if isinstance(m.get("content"), list) and not reads_parts:
+        if isinstance(m.get("content"), list) and not reads_parts[m["role"]]:
             m["content"] = "\n".join(p["text"] for p in m["content"])
-        elif isinstance(m.get("content"), str) and only_parts:
+        elif isinstance(m.get("content"), str) and only_parts and reads_parts[m["role"]]:
             m["content"] = [{"type": "text", "text": m["content"]}]
         if not m.get("tool_calls"):
             m.pop("tool_calls", None)
@@ -151,12 +155,13 @@ def cases():
 
 def render_all(env, template):
     """One entry a case: the text, or None where jinja2 fails."""
-    parts = parts_shown(env, template, [{"type": "text", "text": "zqx"}])
-    strings = parts_shown(env, template, "zqx")
+    parts = {role: parts_shown(env, template, role, [{"type": "text", "text": "zqx"}])
+             for role in ("user", "system", "developer", "assistant", "tool")}
+    strings = parts_shown(env, template, "user", "zqx")
     harmony = all(m in template for m in ("<|start|>", "<|channel|>", "<|message|>"))
     out = []
     for _, messages, tools, extra, prompt in cases():
-        context = dict(TOKENS, documents=None, messages=prepared(messages, parts, parts and not strings, harmony), tools=tools,
+        context = dict(TOKENS, documents=None, messages=prepared(messages, parts, parts["user"] and not strings, harmony), tools=tools,
                        add_generation_prompt=prompt, **extra)
         out.append(reference.run(env, template, context)[0])
     return out
