@@ -16,27 +16,47 @@
 #include "bl/bl_err.h"
 #include "tensor/dtype.h"
 
-#define BL_NUMERICS_VERSION 1
+#define BL_NUMERICS_VERSION 2
 
 /* ---- weights ----------------------------------------------------------------------------------------- */
 
 /* A weight matrix [n_out, k] in the device's own layout. Opaque; made by mat_new from a file's rows. */
 typedef struct bl_mat bl_mat;
 
+/* Which source row holds row r of a matrix: r / block * stride + offset + r % block. block 0: the same row.
+ * Takes parts out of stacks (gate rows of gate_up experts, the gates between query heads) without copying. */
+typedef struct {
+    uint32_t block, stride, offset;
+    /* > 0: within every `paired` rows of the result, the source keeps (0, n/2, 1, n/2 + 1, ...): adjacent
+     * pairs rotate together there, half pairs here. */
+    uint32_t paired;
+    /* > 0 (float types only): the source is a stack of [k][transposed] instead of [transposed][k]. */
+    uint32_t transposed;
+} bl_row_map;
+
+static inline uint64_t bl_row_map_source(const bl_row_map *m, uint32_t r) {
+    if (m->paired > 0) {
+        uint32_t j = r % m->paired, half = m->paired / 2;
+        r += (j < half ? 2 * j : 2 * (j - half) + 1) - j;
+    }
+    return m->block > 0 ? (uint64_t)(r / m->block) * m->stride + m->offset + r % m->block : r;
+}
+
 typedef struct {
     const char *name;  /* for messages and profiles, borrowed for the life of the matrix */
     bl_dtype dtype;    /* of the source rows */
     uint32_t n_out, k; /* k is a multiple of the dtype's block */
-    const void *rows;  /* n_out rows of k elements, contiguous, unaligned; only read during mat_new */
+    const void *rows;  /* rows of k elements, contiguous, unaligned; only read during mat_new */
+    bl_row_map map;    /* which of them are this matrix's n_out */
     /* MLX types (tensor/mlx.h), whose scales lie apart; all zero for types that carry their scales. k is then
-     * also a multiple of the group. Read like rows. */
+     * also a multiple of the group. Read like rows, and mapped like them. */
     uint32_t group;       /* elements per scale: 32, 64 or 128 (affine), 32 (mxfp4, mxfp8), 16 (nvfp4) */
     bl_dtype scale_dtype; /* BF16, F16 or F32 (affine), F8_E8M0 or U8 (mxfp4, mxfp8), F8_E4M3 or U8 (nvfp4) */
-    const void *scales;   /* [n_out][k / group], unaligned */
+    const void *scales;   /* [rows][k / group], unaligned */
     const void *biases;   /* the same of scale_dtype for affine, NULL for the others */
     float global_scale;   /* nvfp4: the scale is s * global_scale; 0 means 1 */
-    /* May be NULL. Called by mat_new, on its thread, in ascending order: these rows will not be read again.
-     */
+    /* May be NULL, and is where rows are mapped. Called by mat_new, on its thread, in ascending order: these
+     * rows will not be read again. */
     void (*consumed)(void *user, uint32_t first_row, uint32_t n_rows);
     void *consumed_user;
 } bl_mat_desc;
@@ -71,8 +91,8 @@ static inline uint64_t bl_kv_tile_bytes(uint32_t n_kv_heads, uint32_t head_dim, 
 typedef enum {
     BL_OP_EMBED,      /* out0[r] = scale * dequant(w0[token[r]])                       dequantised in f32, one
                          product after */
-    BL_OP_ROPE_TABLE, /* out0[r] = cos(pos[r]*f_i) for i < n_rot/2, then sin           vec =
-                         inv_freq[n_rot/2], f32 */
+    BL_OP_ROPE_TABLE, /* out0[r] = scale * cos(pos[r]*f_i) for i < n_rot/2, then sin   vec =
+                         inv_freq[n_rot/2], f32; scale 0: 1 */
     BL_OP_RMSNORM,    /* out0 = in0 * r * vec, per group of `dim`; r = 1/sqrt(mean(x^2) + eps); in0 == out0
                          allowed. vec[dim], or NULL: no weight */
     BL_OP_MATMUL,     /* out_j = w_j . in0 (+ bias_j when not NULL), j < n_w */
@@ -82,36 +102,62 @@ typedef enum {
     BL_OP_ATTENTION, /* out0 = attention of q (in0) over kv layer `kv_layer`, NUMERICS §4; keys p - window < k
                         <= p (window 0: all) */
     BL_OP_ADD,       /* out0 = in0 + in1; out0 may be either */
-    BL_OP_GLU,       /* out0 = act(in0) * in1; out0 may be either */
+    BL_OP_GLU,       /* out0 = act(in0) * in1[column in1_at ...]; out0 may be either */
     BL_OP_SELECT,    /* out0[i] = in0[out_rows[i]], i < n_out_rows: from here ops with rows == OUT run on the
                         gathered rows */
     BL_OP_SOFTCAP,   /* in place on out0: cap * tanh(x / cap) */
     BL_OP_ADD_NORM,  /* out0 = in0 + rmsnorm(in1, vec); the same bits as RMSNORM then ADD. out0 may be in0 */
+    BL_OP_SCALE,     /* out0 = in0 * (vec ? vec[0] : scale); out0 may be in0 */
+    BL_OP_CONCAT,    /* out0 = in0 then in1, side by side */
+    BL_OP_ADD_GATED, /* out0 = fma(sigmoid(in1), in0, out0); in1 has one column */
+    BL_OP_ROUTE,     /* in0 = router logits [n_experts]; out0 = n_used expert ids (as floats, ascending), then
+                        their weights: softmax over the n_used largest logits, times vec[expert] if there is
+                        one (NUMERICS §5) */
+    BL_OP_EXPERTS, /* out0 = sum over in1's (ROUTE) experts of weight * (w2 (act(w0 x) * w1 x)), x = in0. The
+                      matrices stack n_experts of equal height, a multiple of 16 rows; biases likewise */
+    BL_OP_CONV,    /* out0[r][c] = silu(sum_j vec[j * width + c] * in0[r - (n_taps - 1) + j][c]): causal, per
+                      channel; rows before the step come from the sequence's state, which then takes the last
+                      n_taps - 1 rows of in0 */
+    BL_OP_DELTA,   /* Gated delta rule (NUMERICS §6) over n_heads value heads of head_dim with n_kv_heads key
+                      heads of dim: in0 = q | k | v (q and k are normalised in place), in1 = write strengths,
+                      in2 = decays, both before their functions (replaced in place); vec[n_heads] = -exp(A),
+                      bias[0][n_heads] = dt; out0[n_heads * head_dim]; state S */
     BL_OP__MAX
 } bl_op_kind;
 
-typedef enum { BL_ROWS_ALL, BL_ROWS_OUT } bl_op_rows;
-typedef enum { BL_GLU_SILU, BL_GLU_GELU_TANH } bl_glu_act;
+/* The key head that serves value head h: h / (n_heads / n_kv_heads), or h % n_kv_heads where the file's value
+ * heads are tiled. */
+typedef enum { BL_HEADS_GROUPED, BL_HEADS_TILED } bl_head_order;
 
-#define BL_OP_MAX_W  3
-#define BL_SLOT_NONE 255
+typedef enum { BL_ROWS_ALL, BL_ROWS_OUT } bl_op_rows;
+/* SIGMOID: act(x) = sigmoid(x). CLAMPED (gpt-oss): g = min(x, limit), act(x) = g * sigmoid(1.702 g), and in1
+ * is clamped to [-limit, limit], then 1 is added. */
+typedef enum { BL_GLU_SILU, BL_GLU_GELU_TANH, BL_GLU_SIGMOID, BL_GLU_CLAMPED } bl_glu_act;
+
+#define BL_OP_MAX_W    4
+#define BL_OP_MAX_USED 64 /* experts a row is routed to at most */
+#define BL_SLOT_NONE   255
 
 typedef struct {
     bl_op_kind kind;
     bl_op_rows rows;
     int32_t layer;     /* -1 outside layers; for profiles and traces */
     const char *label; /* "attn_qkv"; static string */
-    uint8_t in0, in1;
+    uint8_t in0, in1, in2;
     uint8_t out[BL_OP_MAX_W];
     uint8_t n_w;
     const bl_mat *w[BL_OP_MAX_W];
     const float *bias[BL_OP_MAX_W]; /* [n_out] or NULL */
     const float *vec;               /* borrowed from the model */
     uint32_t n_heads, n_kv_heads, head_dim, n_rot, dim;
-    uint32_t kv_layer; /* index into bl_step.kv rows */
+    uint32_t kv_layer;    /* index into bl_step.kv rows */
+    uint32_t state_layer; /* index into bl_step.state rows */
     uint32_t window;
-    float scale, eps, cap;
+    uint32_t in1_at; /* GLU: first column of in1 */
+    uint32_t n_experts, n_used, n_taps;
+    float scale, eps, cap; /* cap: SOFTCAP, and the limit of CLAMPED */
     bl_glu_act act;
+    bl_head_order heads;
 } bl_op;
 
 typedef struct {
@@ -122,6 +168,10 @@ typedef struct {
         *seq; /* [n_rows] index of the row's sequence, < n_seqs; rows of a sequence are contiguous */
     uint32_t n_seqs;
     const bl_kv_table *const *kv; /* kv[kv_layer][seq]: tables whose tiles for all rows' positions exist */
+    /* state[state_layer][seq]: recurrent state of a CONV and DELTA pair, f32, 64-byte aligned: n_taps - 1
+     * rows of the convolution's input, oldest first, then from bl_state_offset on S[n_heads][dim][head_dim].
+     * All zero for a sequence that has no rows yet. A step moves it past its rows. */
+    float *const *const *state;
     uint32_t n_out_rows;
     const uint32_t *out_rows; /* ascending row indices whose logits are wanted */
     uint32_t n_slots;
@@ -131,6 +181,15 @@ typedef struct {
 
 static inline uint32_t bl_slot_stride(uint32_t width) {
     return (width + 15u) & ~15u;
+}
+
+/* Floats of the convolution's rows in a state, and of the whole state. */
+static inline size_t bl_state_offset(uint32_t n_taps, uint32_t width) {
+    return ((size_t)(n_taps - 1) * width + 15u) & ~(size_t)15;
+}
+static inline size_t bl_state_floats(uint32_t n_taps, uint32_t width, uint32_t n_heads, uint32_t dim,
+                                     uint32_t head_dim) {
+    return bl_state_offset(n_taps, width) + (((size_t)n_heads * dim * head_dim + 15u) & ~(size_t)15);
 }
 
 /* ---- the table --------------------------------------------------------------------------------------- */

@@ -75,7 +75,7 @@ void check_accuracy(bl_check *c) {
     for (uint32_t n = 0; n < 100000; n++) {
         int32_t pos = (int32_t)bc_below(c, n % 2 ? 4096 : 1u << 20);
         float inv = (float)pow(1e6, -(double)bc_below(c, 128) / 128.0), cs[2];
-        bl_cpu_rope_row(pos, &inv, 1, cs);
+        bl_cpu_rope_row(pos, &inv, 1, 1.0, cs);
         long double a = (long double)pos * inv;
         worst = fmax(worst, fmax(ulps(cs[0], cosl(a)), ulps(cs[1], sinl(a))));
     }

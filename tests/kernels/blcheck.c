@@ -69,6 +69,9 @@ static void check_tiers(bl_check *total, uint64_t seed) {
         IF_NEW(rope, "rope", check_rope(&c));
         IF_NEW(kv_store, "kv_store", check_kv_store(&c));
         IF_NEW(attention, "attention", check_attention(&c));
+        IF_NEW(axpy, "axpy", check_elementwise(&c));
+        IF_NEW(conv, "conv", check_conv(&c));
+        IF_NEW(delta, "delta", check_delta(&c));
         check_threads(&c, masks[i], name);
         total->n_passed += c.n_passed;
         total->n_failed += c.n_failed;

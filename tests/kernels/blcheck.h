@@ -117,6 +117,8 @@ void check_rmsnorm(bl_check *c);
 void check_elementwise(bl_check *c);
 void check_rope(bl_check *c);
 void check_kv_store(bl_check *c);
+void check_conv(bl_check *c);
+void check_delta(bl_check *c);
 void check_attention(bl_check *c);
 /* Not against another table: the definitions against wider arithmetic, and whole ops under every thread
  * count. */

@@ -240,9 +240,13 @@ void check_elementwise(bl_check *c) {
         c->ref->add(floats(&a), floats(&b), floats(&y0), n);
         c->cand->add(floats(&a), floats(&b), floats(&y1), n);
         bc_same(c, floats(&y0), floats(&y1), n, "add n %u", n);
-        for (int act = 0; act < 2; act++) {
-            c->ref->glu(floats(&a), floats(&b), floats(&y0), n, (bl_glu_act)act);
-            c->cand->glu(floats(&a), floats(&b), floats(&y1), n, (bl_glu_act)act);
+        memcpy(y1.p, y0.p, n * 4);
+        c->ref->axpy(0.75f, floats(&a), floats(&y0), n);
+        c->cand->axpy(0.75f, floats(&a), floats(&y1), n);
+        bc_same(c, floats(&y0), floats(&y1), n, "axpy n %u", n);
+        for (int act = 0; act <= BL_GLU_CLAMPED; act++) {
+            c->ref->glu(floats(&a), floats(&b), floats(&y0), n, (bl_glu_act)act, 1.25f);
+            c->cand->glu(floats(&a), floats(&b), floats(&y1), n, (bl_glu_act)act, 1.25f);
             bc_same(c, floats(&y0), floats(&y1), n, "glu %d n %u values %d", act, n, kind);
         }
         memcpy(y0.p, a.p, n * 4);
@@ -306,7 +310,7 @@ void check_kv_store(bl_check *c) {
 
 typedef struct {
     uint32_t dim, n_kv, group, rows, pos0, window;
-    bool f32;
+    bool f32, sinks;
     bc_kind kind;
 } attn_case;
 
@@ -315,7 +319,7 @@ static void attention_case(bl_check *c, const attn_case *s) {
     size_t ld = (size_t)nh * s->dim, tile_bytes = (size_t)bl_kv_tile_bytes(s->n_kv, s->dim, s->f32);
     bc_buf q = float_buf(c, s->rows * ld, s->kind), y0 = bc_new(c, s->rows * ld * 4, 4),
            y1 = bc_new(c, s->rows * ld * 4, 4);
-    bc_buf scratch = bc_new(c, bl_attn_scratch_floats(s->dim) * 4, 64);
+    bc_buf scratch = bc_new(c, bl_attn_scratch_floats(s->dim) * 4, 64), sinks = float_buf(c, nh, s->kind);
     bc_buf *tiles = calloc(n_tiles, sizeof(*tiles));
     void **table = calloc(n_tiles, sizeof(*table));
     int32_t *pos = calloc(s->rows, sizeof(*pos));
@@ -352,6 +356,7 @@ static void attention_case(bl_check *c, const attn_case *s) {
                       .head_dim = s->dim,
                       .window = s->window,
                       .scale = 0.125f,
+                      .sinks = s->sinks ? floats(&sinks) : NULL,
                       .kv_f32 = s->f32};
     for (uint32_t h = 0; h < s->n_kv; h++) {
         c->ref->attention(&a, 0, s->rows, h * s->group, (h + 1) * s->group, floats(&scratch));
@@ -371,9 +376,10 @@ static void attention_case(bl_check *c, const attn_case *s) {
                 c->cand->attention(&a, cut, s->rows, hh, hh + 1, floats(&scratch));
             }
         }
-        bc_same(c, floats(&y0), floats(&y1), s->rows * ld,
-                "attention dim %u kv heads %u x %u rows %u from %u window %u f32 %d values %d way %d", s->dim,
-                s->n_kv, s->group, s->rows, s->pos0, s->window, s->f32, s->kind, way);
+        bc_same(
+            c, floats(&y0), floats(&y1), s->rows * ld,
+            "attention dim %u kv heads %u x %u rows %u from %u window %u f32 %d sinks %d values %d way %d",
+            s->dim, s->n_kv, s->group, s->rows, s->pos0, s->window, s->f32, s->sinks, s->kind, way);
     }
     bool clean = bc_unchanged(&q) && bc_canaries_ok(&y1) && bc_canaries_ok(&scratch);
     for (uint32_t t = 0; t < n_tiles; t++) {
@@ -385,6 +391,7 @@ static void attention_case(bl_check *c, const attn_case *s) {
     bc_free(&y0);
     bc_free(&y1);
     bc_free(&scratch);
+    bc_free(&sinks);
     free(tiles);
     free(table);
     free(pos);
@@ -399,7 +406,8 @@ void check_attention(bl_check *c) {
                        .group = 1 + bc_below(c, 6),
                        .pos0 = starts[bc_below(c, 10)],
                        .window = bc_below(c, 3) ? 0 : 1 + bc_below(c, 200),
-                       .f32 = bc_below(c, 3) == 0};
+                       .f32 = bc_below(c, 3) == 0,
+                       .sinks = bc_below(c, 3) == 0};
         s.kind = i % 4 == 0 ? BC_MIXED : i % 4 == 1 ? BC_SMALL : BC_NORMAL;
         if (s.kind == BC_MIXED) {
             s.kind = BC_EXTREME;

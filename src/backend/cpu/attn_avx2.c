@@ -262,7 +262,8 @@ static uint32_t start(const bl_attn_args *a, uint32_t row0, uint32_t row1, uint3
                           .acc = p + BL_KV_TILE,
                           .tot = p + BL_KV_TILE + dim,
                           .m = -INFINITY,
-                          .tot_m = -INFINITY,
+                          .tot_m = a->sinks ? a->sinks[h] : -INFINITY,
+                          .tot_l = a->sinks ? 1.0f : 0.0f,
                           .first = a->window && pos >= a->window ? pos - a->window + 1 : 0,
                           .end = pos + 1};
             memset(v[n].acc, 0, 2 * dim * sizeof(float));

@@ -238,8 +238,8 @@ static void attention(const bl_attn_args *a, uint32_t row0, uint32_t row1, uint3
             j.out[j.n] = a->out + (size_t)row * a->ldo + (size_t)h * a->head_dim;
             j.first[j.n] = from;
             j.pos[j.n] = pos;
-            j.tot_m[j.n] = -INFINITY;
-            j.tot_l[j.n] = 0.0f;
+            j.tot_m[j.n] = a->sinks ? a->sinks[h] : -INFINITY;
+            j.tot_l[j.n] = a->sinks ? 1.0f : 0.0f;
         }
     }
     j.seg = scratch;

@@ -98,6 +98,35 @@ static inline float canon_gelu_tanh(float x) {
     return x * canon_sigmoid(u + u);
 }
 
+/* log(1 + t) for 0 <= t <= 1, <= 2 ulp: 2 atanh(f), f = t / (2 + t) <= 1/3, by its series in f^2, cut below
+ * 3e-9 relative. */
+static inline float canon_log1p(float t) {
+    float f = t / (2.0f + t);
+    float z = f * f;
+    float p = 0x1.111112p-4f; /* 1/15, then 1/13 ... 1/3 */
+    p = fmaf(p, z, 0x1.3b13b2p-4f);
+    p = fmaf(p, z, 0x1.745d18p-4f);
+    p = fmaf(p, z, 0x1.c71c72p-4f);
+    p = fmaf(p, z, 0x1.24924ap-3f);
+    p = fmaf(p, z, 0x1.99999ap-3f);
+    p = fmaf(p, z, 0x1.555556p-2f);
+    float g = f + f;
+    return fmaf(g, p * z, g);
+}
+
+/* log(1 + e^x) = max(x, 0) + log1p(e^-|x|), <= 2 ulp. */
+static inline float canon_softplus(float x) {
+    return (x > 0.0f ? x : 0.0f) + canon_log1p(canon_exp(-fabsf(x)));
+}
+
+/* gpt-oss: (clamp(b) + 1) * (g * sigmoid(1.702 g)), g = min(a, limit). */
+static inline float canon_glu_clamped(float a, float b, float limit) {
+    float g = a < limit ? a : limit;
+    float u = b < limit ? b : limit;
+    u = u > -limit ? u : -limit;
+    return (g * canon_sigmoid(1.702f * g)) * (u + 1.0f);
+}
+
 static inline float canon_softcap(float x, float cap) {
     return cap * canon_tanh(x / cap);
 }

@@ -21,6 +21,7 @@
 void bl_kernels_avx512_vec(bl_kernels *t);
 void bl_kernels_avx512_float(bl_kernels *t);
 void bl_kernels_avx512_attn(bl_kernels *t);
+void bl_kernels_avx512_recur(bl_kernels *t);
 void bl_kernels_avx512_quant(bl_kernels *t);
 
 INLINE __m512i load512(const void *p) {

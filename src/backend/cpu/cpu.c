@@ -153,20 +153,30 @@ static uint64_t mat_read_bytes(const bl_mat *m) {
 
 /* ---- scratch -------------------------------------------------------------------------------- */
 
-/* Widest k of the list's products by group, and its widest head. */
-static void measure(const bl_op *ops, size_t n_ops, uint32_t max_k[BL_GROUP__MAX], uint32_t *head_dim) {
-    memset(max_k, 0, BL_GROUP__MAX * sizeof(max_k[0]));
-    *head_dim = 0;
+static void measure_product(bl_cpu_needs *n, const bl_op *op) {
+    for (uint32_t j = 0; j < op->n_w; j++) {
+        const bl_packed *p = &op->w[j]->pk;
+        bl_group g = bl_pk_group(p);
+        n->max_k[g] = BL_MAX(n->max_k[g], p->k);
+    }
+}
+
+static bl_cpu_needs measure(const bl_op *ops, size_t n_ops) {
+    bl_cpu_needs n = {0};
     for (size_t i = 0; i < n_ops; i++) {
         if (ops[i].kind == BL_OP_ATTENTION) {
-            *head_dim = BL_MAX(*head_dim, ops[i].head_dim);
-        }
-        for (uint32_t j = 0; ops[i].kind == BL_OP_MATMUL && j < ops[i].n_w; j++) {
-            const bl_packed *p = &ops[i].w[j]->pk;
-            bl_group g = bl_pk_group(p);
-            max_k[g] = BL_MAX(max_k[g], p->k);
+            n.head_dim = BL_MAX(n.head_dim, ops[i].head_dim);
+        } else if (ops[i].kind == BL_OP_MATMUL) {
+            measure_product(&n, &ops[i]);
+        } else if (ops[i].kind == BL_OP_EXPERTS) {
+            measure_product(&n, &ops[i]);
+            n.n_experts = BL_MAX(n.n_experts, ops[i].n_experts);
+            n.n_used = BL_MAX(n.n_used, ops[i].n_used);
+            n.expert_in = BL_MAX(n.expert_in, ops[i].w[0]->pk.k);
+            n.expert_mid = BL_MAX(n.expert_mid, ops[i].w[2]->pk.k);
         }
     }
+    return n;
 }
 
 /* Hands out 64-byte aligned parts of one allocation; with base NULL it only counts. */
@@ -181,29 +191,44 @@ static void *carve(carver *c, size_t n, size_t size) {
     return p;
 }
 
-static void lay_out(bl_cpu *c, carver *v, uint32_t rows, const uint32_t max_k[BL_GROUP__MAX],
-                    uint32_t head_dim) {
+static bl_cpu_moe lay_out_moe(carver *v, const bl_cpu_needs *n, uint32_t rows) {
+    bl_cpu_moe m = {0};
+    size_t pairs = (size_t)rows * n->n_used;
+    m.first = carve(v, n->n_experts + 1u, sizeof(uint32_t));
+    m.active = carve(v, n->n_experts, sizeof(uint32_t));
+    m.source = carve(v, pairs, sizeof(uint32_t));
+    m.place = carve(v, pairs, sizeof(uint32_t));
+    m.x = carve(v, pairs * bl_slot_stride(n->expert_in), sizeof(float));
+    m.gate = carve(v, pairs * bl_slot_stride(n->expert_mid), sizeof(float));
+    m.up = carve(v, pairs * bl_slot_stride(n->expert_mid), sizeof(float));
+    m.y = carve(v, pairs * bl_slot_stride(n->expert_in), sizeof(float));
+    return m;
+}
+
+static void lay_out(bl_cpu *c, carver *v, uint32_t rows, const bl_cpu_needs *n) {
+    size_t q_rows = (size_t)rows * BL_MAX(n->n_used, 1u);
     for (int g = BL_GROUP_32; g < BL_GROUP__MAX; g++) {
-        uint32_t k = max_k[g];
+        uint32_t k = n->max_k[g];
         bl_xq a = {.ld_q = (k + 63u) & ~63u, .ld_g = (k / bl_group_elems((bl_group)g) + 15u) & ~15u};
-        a.q = carve(v, rows * a.ld_q, 1);
-        a.d = carve(v, rows * a.ld_g, sizeof(float));
+        a.q = carve(v, q_rows * a.ld_q, 1);
+        a.d = carve(v, q_rows * a.ld_g, sizeof(float));
         if (g == BL_GROUP_256) {
             a.ld_s = (k / 32 + 31u) & ~31u;
-            a.s32 = carve(v, rows * a.ld_s, sizeof(int16_t));
-            a.s16 = carve(v, rows * a.ld_s * 2, sizeof(int16_t));
-            a.ps32 = carve(v, rows * a.ld_s, sizeof(uint32_t));
-            a.ps16 = carve(v, rows * a.ld_s * 2, sizeof(uint32_t));
+            a.s32 = carve(v, q_rows * a.ld_s, sizeof(int16_t));
+            a.s16 = carve(v, q_rows * a.ld_s * 2, sizeof(int16_t));
+            a.ps32 = carve(v, q_rows * a.ld_s, sizeof(uint32_t));
+            a.ps16 = carve(v, q_rows * a.ld_s * 2, sizeof(uint32_t));
         } else {
-            a.qsum = carve(v, rows * a.ld_g, sizeof(int32_t));
-            a.dq = carve(v, rows * a.ld_g, sizeof(float));
+            a.qsum = carve(v, q_rows * a.ld_g, sizeof(int32_t));
+            a.dq = carve(v, q_rows * a.ld_g, sizeof(float));
         }
         if (g == BL_GROUP_32) {
-            a.ps = carve(v, rows * a.ld_g, sizeof(uint32_t));
+            a.ps = carve(v, q_rows * a.ld_g, sizeof(uint32_t));
         }
         c->xq[g] = a;
     }
-    c->attn_floats = head_dim ? (bl_attn_scratch_floats(head_dim) + 15u) & ~(size_t)15 : 0;
+    c->moe = n->n_used > 0 ? lay_out_moe(v, n, rows) : (bl_cpu_moe){0};
+    c->attn_floats = n->head_dim ? (bl_attn_scratch_floats(n->head_dim) + 15u) & ~(size_t)15 : 0;
     c->attn = carve(v, c->attn_floats * bl_pool_threads(c->pool), sizeof(float));
     c->runs = carve(v, rows, sizeof(bl_cpu_run));
 }
@@ -211,11 +236,10 @@ static void lay_out(bl_cpu *c, carver *v, uint32_t rows, const uint32_t max_k[BL
 static bl_code prepare(bl_backend *b, const bl_op *ops, size_t n_ops, uint32_t max_rows,
                        uint64_t *ret_scratch_bytes, bl_err *err) {
     bl_cpu *c = (bl_cpu *)b;
-    uint32_t max_k[BL_GROUP__MAX], head_dim;
-    measure(ops, n_ops, max_k, &head_dim);
+    bl_cpu_needs needs = measure(ops, n_ops);
     bl_cpu next = *c;
     carver v = {0};
-    lay_out(&next, &v, max_rows, max_k, head_dim);
+    lay_out(&next, &v, max_rows, &needs);
     v.base = bl_alloc_aligned(64, v.used + 64);
     if (!v.base) {
         BL_FAIL(err, BL_ENOMEM, "cpu: no memory for %zu bytes of scratch (%u rows)", v.used, max_rows);
@@ -223,10 +247,9 @@ static bl_code prepare(bl_backend *b, const bl_op *ops, size_t n_ops, uint32_t m
     bl_free_aligned(c->scratch);
     c->scratch = v.base;
     v.used = 0;
-    lay_out(c, &v, max_rows, max_k, head_dim);
+    lay_out(c, &v, max_rows, &needs);
     c->max_rows = max_rows;
-    memcpy(c->max_k, max_k, sizeof(c->max_k));
-    c->max_head_dim = head_dim;
+    c->needs = needs;
     *ret_scratch_bytes = v.used + 64;
     return BL_OK;
 }
@@ -235,7 +258,8 @@ static bl_code prepare(bl_backend *b, const bl_op *ops, size_t n_ops, uint32_t m
 
 static bool supports(const bl_backend *b, bl_op_kind kind, bl_dtype w) {
     (void)b;
-    return kind < BL_OP__MAX && ((kind != BL_OP_MATMUL && kind != BL_OP_EMBED) || w < BL_DTYPE_I8);
+    return kind < BL_OP__MAX &&
+           ((kind != BL_OP_MATMUL && kind != BL_OP_EMBED && kind != BL_OP_EXPERTS) || w < BL_DTYPE_I8);
 }
 
 static void set_profile(bl_backend *b, bool on) {

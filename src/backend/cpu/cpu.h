@@ -21,6 +21,25 @@ typedef struct {
     uint32_t row0, row1, seq;
 } bl_cpu_run;
 
+/* Work space of EXPERTS: token rows sorted by expert, so that each expert's rows lie together. An assignment
+ * is one (row, expert) pair; there are rows * n_used of them. */
+typedef struct {
+    uint32_t *first;          /* [n_experts + 1] assignments of expert e: [first[e], first[e + 1]) */
+    uint32_t *active;         /* [n_experts] experts with rows */
+    uint32_t *source;         /* [assignments] the token row */
+    uint32_t *place;          /* [rows][n_used] where the pair went */
+    float *x, *gate, *up, *y; /* [assignments] rows as wide as the ops' widest */
+    uint32_t n_active;
+} bl_cpu_moe;
+
+/* What prepare() found in the list. */
+typedef struct {
+    uint32_t max_k[BL_GROUP__MAX]; /* widest k of a product, by group */
+    uint32_t head_dim;
+    uint32_t n_experts, n_used;     /* most of any EXPERTS op; 0: none */
+    uint32_t expert_in, expert_mid; /* widest rows before and between an expert's products */
+} bl_cpu_needs;
+
 typedef struct {
     bl_backend base; /* first */
     bl_activations activations;
@@ -29,11 +48,13 @@ typedef struct {
     bl_pool *pool;
 
     /* Scratch for steps of up to max_rows rows, made by prepare(). */
-    uint32_t max_rows, max_head_dim;
-    uint32_t max_k[BL_GROUP__MAX]; /* widest k of a product, by group */
+    uint32_t max_rows;
+    bl_cpu_needs needs;
     void *scratch;
-    bl_xq xq[BL_GROUP__MAX]; /* planes sized for max_rows and the widest k; FLOAT: none */
-    float *attn;             /* attn_floats per thread */
+    bl_xq xq[BL_GROUP__MAX]; /* planes sized for max_rows (or their assignments) and the widest k; FLOAT: none
+                              */
+    bl_cpu_moe moe;
+    float *attn; /* attn_floats per thread */
     size_t attn_floats;
     bl_cpu_run *runs; /* [max_rows] of the current step */
     uint32_t n_runs;
@@ -46,7 +67,7 @@ typedef struct {
 
 /* run.c */
 bl_code bl_cpu_run_ops(bl_backend *b, const bl_op *ops, size_t n_ops, const bl_step *step, bl_err *err);
-/* rope_table.c: ret[half] cosines, then half sines, of pos * inv_freq[i]. */
-void bl_cpu_rope_row(int32_t pos, const float *inv_freq, uint32_t half, float *ret);
+/* rope_table.c: ret[half] cosines, then half sines, of pos * inv_freq[i], times scale. */
+void bl_cpu_rope_row(int32_t pos, const float *inv_freq, uint32_t half, double scale, float *ret);
 
 #endif

@@ -41,8 +41,8 @@ INLINE void kernel(bl_dtype t, unsigned M, unsigned N, const bl_mm_args *a, uint
     const bl_packed *w = a->w;
     const uint8_t *blk = w->base + (size_t)b * w->block_bytes, *data = blk + w->data_off;
     const float *x = a->x + row * a->ldx;
-    for (uint32_t k0 = 0; k0 < w->k; k0 += BL_STRIP) {
-        uint32_t k1 = BL_MIN(k0 + BL_STRIP, w->k);
+    for (uint32_t k0 = 0; k0 < w->k; k0 += BL_FLOAT_STRIP) {
+        uint32_t k1 = BL_MIN(k0 + BL_FLOAT_STRIP, w->k);
         __m256 p[6][8], scale[8];
         UNROLL for (unsigned m = 0; m < M; m++) {
             UNROLL for (unsigned n = 0; n < 2 * N; n++) {

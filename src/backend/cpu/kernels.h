@@ -46,10 +46,11 @@
 #include "backend/backend.h"
 #include "tensor/mlx.h"
 
-#define BL_PK_ROWS 16u   /* rows of a block */
-#define BL_STRIP   512u  /* NUMERICS §3 */
-#define BL_SEGMENT 1024u /* NUMERICS §4 */
-#define BL_N_LANES 128u  /* NUMERICS §2 */
+#define BL_PK_ROWS     16u   /* rows of a block */
+#define BL_STRIP       512u  /* NUMERICS §3 */
+#define BL_FLOAT_STRIP 32u   /* of float weights */
+#define BL_SEGMENT     1024u /* NUMERICS §4 */
+#define BL_N_LANES     128u  /* NUMERICS §2 */
 
 /* Scales of 16 rows x 256 k. Sub-scales sc are per sub-block of 32; the mins of sub-blocks 2j and 2j+1 lie
  * side by side, ready to be widened into the pairs that vpmaddwd takes. */
@@ -202,6 +203,7 @@ typedef struct {
     uint32_t n_heads, n_kv_heads, head_dim;
     uint32_t window; /* 0: all */
     float scale;
+    const float *sinks; /* [n_heads] or NULL */
     bool kv_f32;
 } bl_attn_args;
 typedef void bl_attn_fn(const bl_attn_args *a, uint32_t row0, uint32_t row1, uint32_t head0, uint32_t head1,
@@ -211,6 +213,35 @@ typedef void bl_attn_fn(const bl_attn_args *a, uint32_t row0, uint32_t row1, uin
 static inline size_t bl_attn_scratch_floats(uint32_t head_dim) {
     return (size_t)BL_ATTN_MAX_QV * (2u * ((head_dim + 15u) & ~15u) + 64u);
 }
+
+/* The gated delta rule over the rows of one sequence (NUMERICS §6), q and k normalised, gates evaluated. */
+typedef struct {
+    const float *qkv; /* [rows][ld]: q [n_key_heads][dim], k likewise, v [n_heads][head_dim] */
+    size_t ld;
+    const float *beta, *decay; /* [rows][ldg] */
+    size_t ldg;
+    float *out; /* [rows][ldo] */
+    size_t ldo;
+    float *state; /* [n_heads][dim][head_dim] */
+    uint32_t n_heads, n_key_heads, dim, head_dim;
+    bl_head_order heads;
+} bl_delta_args;
+
+static inline uint32_t bl_delta_key_head(const bl_delta_args *a, uint32_t head) {
+    return a->heads == BL_HEADS_TILED ? head % a->n_key_heads : head / (a->n_heads / a->n_key_heads);
+}
+/* Lanes of head_dim that one call takes at most. */
+#define BL_DELTA_LANES 64u
+
+/* A causal convolution per channel, then silu, over the rows of one sequence. `state` are the n_taps - 1 rows
+ * before row 0, of `width` floats; it is read only. */
+typedef struct {
+    const float *w; /* [n_taps][width] */
+    const float *state, *x;
+    float *y;
+    size_t ldx, ldy;
+    uint32_t width, n_taps;
+} bl_conv_args;
 
 typedef struct {
     uint32_t flags;                /* what filled it, BL_CPU_* */
@@ -228,10 +259,16 @@ typedef struct {
      * add allowed). */
     void (*rmsnorm)(const float *x, const float *w, const float *add, float *y, uint32_t n, float eps);
     void (*add)(const float *a, const float *b, float *y, size_t n);
-    void (*glu)(const float *a, const float *b, float *y, size_t n, bl_glu_act act);
+    void (*glu)(const float *a, const float *b, float *y, size_t n, bl_glu_act act, float limit);
     void (*softcap)(float *x, size_t n, float cap);
     /* One head in place; cs = cos[half] then sin[half], half = n_rot / 2. */
     void (*rope)(float *x, const float *cs, uint32_t half);
+    /* y[n] = fma(w, x, y) */
+    void (*axpy)(float w, const float *x, float *y, size_t n);
+    void (*conv)(const bl_conv_args *a, uint32_t row0, uint32_t row1, uint32_t col0, uint32_t col1);
+    /* Rows in order; lanes [lane0, lane1) of value head `head`, at most BL_DELTA_LANES. */
+    void (*delta)(const bl_delta_args *a, uint32_t row0, uint32_t row1, uint32_t head, uint32_t lane0,
+                  uint32_t lane1);
     /* One row of K and V of one head into a tile: k column `col` of kt[head_dim][64], v row of
      * vt[64][head_dim]. */
     void (*kv_store)(const float *k, const float *v, uint32_t head_dim, void *kt, void *vt, uint32_t col,
@@ -252,6 +289,7 @@ void bl_kernels_avx2(bl_kernels *t);
 void bl_kernels_avx2_float(bl_kernels *t);
 void bl_kernels_avx2_quant(bl_kernels *t);
 void bl_kernels_avx2_attn(bl_kernels *t);
+void bl_kernels_avx2_recur(bl_kernels *t);
 void bl_kernels_avx512(bl_kernels *t);
 void bl_kernels_avx512vnni(bl_kernels *t);
 #endif

@@ -185,10 +185,9 @@ static void pack_k6(const uint8_t *src, uint32_t r, bl_pk_k6 *s, uint8_t *chunks
 }
 
 /* A row of an MLX type. Scales and biases are copied as they are. */
-static void pack_mlx_row(const bl_mat_desc *d, const bl_packed *pk, uint64_t row, uint8_t *dst) {
-    bl_mlx_row m = mlx_row(d, row);
+static void pack_mlx_row(const bl_mat_desc *d, const bl_packed *pk, uint64_t at, uint32_t r, uint8_t *dst) {
+    bl_mlx_row m = mlx_row(d, at);
     const uint8_t *scales = m.scales, *biases = m.biases;
-    uint32_t r = (uint32_t)(row % BL_PK_ROWS);
     size_t sb = bl_pk_scale_bytes(pk), one = bl_dtype_get(d->scale_dtype)->block_bytes;
     for (uint32_t g = 0; g < pk->k / pk->group; g++) {
         memcpy(dst + sb * g + one * r, scales + one * g, one);
@@ -243,9 +242,24 @@ static void pack_quant_row(const bl_packed *pk, const uint8_t *src, uint32_t r, 
     }
 }
 
-static void pack_float_row(const bl_mat_desc *d, const bl_packed *pk, const uint8_t *src, uint64_t row,
-                           uint8_t *dst) {
-    uint32_t r = (uint32_t)(row % BL_PK_ROWS);
+/* Row `at` of the file's tensor: in place, or gathered into tmp from a transposed stack. */
+static const uint8_t *source_row(const bl_mat_desc *d, uint64_t at, uint64_t row_bytes, uint8_t *tmp) {
+    const uint8_t *rows = d->rows;
+    uint64_t t = d->map.transposed;
+    if (t == 0) {
+        return rows + at * row_bytes;
+    }
+    size_t size = bl_dtype_get(d->dtype)->block_bytes;
+    const uint8_t *first = rows + (at / t * d->k * t + at % t) * size;
+    for (uint64_t k = 0; k < d->k; k++) {
+        memcpy(tmp + k * size, first + k * t * size, size);
+    }
+    return tmp;
+}
+
+/* Row r of a block from row `at` of the file, whose elements are at src. */
+static void pack_float_row(const bl_mat_desc *d, const bl_packed *pk, const uint8_t *src, uint64_t at,
+                           uint32_t r, uint8_t *dst) {
     const bl_dtype_info *info = bl_dtype_get(d->dtype);
     dst += pk->data_off;
     if (pk->dtype != BL_DTYPE_F32) {
@@ -258,7 +272,7 @@ static void pack_float_row(const bl_mat_desc *d, const bl_packed *pk, const uint
     for (uint32_t k = 0; k < d->k; k += PART) {
         uint32_t n = BL_MIN(PART, d->k - k);
         if (bl_dtype_is_mlx(d->dtype)) {
-            bl_mlx_row m = mlx_row(d, row);
+            bl_mlx_row m = mlx_row(d, at);
             bl_mlx_dequant(&m, k, part, n);
         } else {
             bl_dequant_row(d->dtype, src + (size_t)k / info->block_elems * info->block_bytes, part, n);
@@ -272,29 +286,33 @@ static void pack_float_row(const bl_mat_desc *d, const bl_packed *pk, const uint
 bl_code bl_pack_block(const bl_mat_desc *d, const bl_packed *pk, uint32_t block, uint8_t *dst, bl_err *err) {
     uint64_t row_bytes;
     BL_TRY(bl_dtype_row_bytes(d->dtype, d->k, &row_bytes, err));
+    uint8_t *tmp = NULL;
+    if (d->map.transposed > 0 && !(tmp = bl_alloc((size_t)row_bytes))) {
+        BL_FAIL(err, BL_ENOMEM, "%s: no memory for a row", d->name);
+    }
     uint32_t n = BL_MIN(BL_PK_ROWS, d->n_out - block * BL_PK_ROWS);
-    for (uint32_t r = 0; r < n; r++) {
-        uint64_t row = (uint64_t)block * BL_PK_ROWS + r;
-        const uint8_t *src = (const uint8_t *)d->rows + row * row_bytes;
-        bl_code c;
+    bl_code c = BL_OK;
+    for (uint32_t r = 0; r < n && c == BL_OK; r++) {
+        uint64_t at = bl_row_map_source(&d->map, block * BL_PK_ROWS + r);
+        const uint8_t *src = source_row(d, at, row_bytes, tmp);
         if (bl_dtype_is_mlx(d->dtype)) {
-            bl_mlx_row m = mlx_row(d, row);
+            bl_mlx_row m = mlx_row(d, at);
             c = bl_mlx_check_finite(&m, d->k, err);
         } else {
             c = bl_dtype_check_finite(d->dtype, src, d->k, err);
         }
         if (c != BL_OK) {
-            return bl_err_wrap(err, c, "%s, row %llu", d->name, (unsigned long long)row);
-        }
-        if (pk->dtype <= BL_DTYPE_BF16) {
-            pack_float_row(d, pk, src, row, dst);
+            c = bl_err_wrap(err, c, "%s, row %llu", d->name, (unsigned long long)at);
+        } else if (pk->dtype <= BL_DTYPE_BF16) {
+            pack_float_row(d, pk, src, at, r, dst);
         } else if (bl_dtype_is_mlx(d->dtype)) {
-            pack_mlx_row(d, pk, row, dst);
+            pack_mlx_row(d, pk, at, r, dst);
         } else if (d->dtype == BL_DTYPE_GGUF_MXFP4) {
             pack_gguf_mxfp4_row(pk, src, r, dst);
         } else {
             pack_quant_row(pk, src, r, (size_t)row_bytes, dst);
         }
     }
-    return BL_OK;
+    bl_free(tmp);
+    return c;
 }

@@ -198,11 +198,11 @@ static float float_weight(const bl_packed *w, const uint8_t *blk, uint32_t r, ui
 static void matmul_float(const bl_mm_args *a, uint32_t block0, uint32_t block1, uint32_t row0,
                          uint32_t row1) {
     const bl_packed *w = a->w;
-    float wf[BL_STRIP][BL_PK_ROWS];
+    float wf[BL_FLOAT_STRIP][BL_PK_ROWS];
     for (uint32_t b = block0; b < block1; b++) {
         const uint8_t *blk = w->base + b * w->block_bytes;
-        for (uint32_t k0 = 0; k0 < w->k; k0 += BL_STRIP) {
-            uint32_t kn = BL_MIN(BL_STRIP, w->k - k0);
+        for (uint32_t k0 = 0; k0 < w->k; k0 += BL_FLOAT_STRIP) {
+            uint32_t kn = BL_MIN(BL_FLOAT_STRIP, w->k - k0);
             for (uint32_t i = 0; i < kn * BL_PK_ROWS; i++) {
                 wf[i / BL_PK_ROWS][i % BL_PK_ROWS] =
                     float_weight(w, blk, i % BL_PK_ROWS, k0 + i / BL_PK_ROWS);
@@ -358,9 +358,28 @@ static void add(const float *a, const float *b, float *y, size_t n) {
     }
 }
 
-static void glu(const float *a, const float *b, float *y, size_t n, bl_glu_act act) {
+static void glu(const float *a, const float *b, float *y, size_t n, bl_glu_act act, float limit) {
     for (size_t i = 0; i < n; i++) {
-        y[i] = (act == BL_GLU_SILU ? canon_silu(a[i]) : canon_gelu_tanh(a[i])) * b[i];
+        switch (act) {
+        case BL_GLU_SILU:
+            y[i] = canon_silu(a[i]) * b[i];
+            break;
+        case BL_GLU_GELU_TANH:
+            y[i] = canon_gelu_tanh(a[i]) * b[i];
+            break;
+        case BL_GLU_SIGMOID:
+            y[i] = canon_sigmoid(a[i]) * b[i];
+            break;
+        case BL_GLU_CLAMPED:
+            y[i] = canon_glu_clamped(a[i], b[i], limit);
+            break;
+        }
+    }
+}
+
+static void axpy(float w, const float *x, float *y, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        y[i] = fmaf(w, x[i], y[i]);
     }
 }
 
@@ -437,8 +456,8 @@ static void attn_one(const bl_attn_args *a, uint32_t row, uint32_t head, soft_st
     uint32_t kvh = head / (a->n_heads / a->n_kv_heads);
     size_t elem = a->kv_f32 ? 4 : 2;
     const float *q = a->q + (size_t)row * a->ldq + (size_t)head * a->head_dim;
-    tot->m = -INFINITY;
-    tot->l = 0.0f;
+    tot->m = a->sinks ? a->sinks[head] : -INFINITY;
+    tot->l = a->sinks ? 1.0f : 0.0f;
     memset(tot->acc, 0, a->head_dim * sizeof(float));
     for (uint32_t s0 = first - first % BL_SEGMENT; s0 <= pos; s0 += BL_SEGMENT) {
         seg->m = -INFINITY;
@@ -473,6 +492,50 @@ static void attention(const bl_attn_args *a, uint32_t row0, uint32_t row1, uint3
     for (uint32_t row = row0; row < row1; row++) {
         for (uint32_t h = head0; h < head1; h++) {
             attn_one(a, row, h, &seg, &tot);
+        }
+    }
+}
+
+/* ---- recurrent layers, NUMERICS §6 ---------------------------------------------------------- */
+
+static void conv(const bl_conv_args *a, uint32_t row0, uint32_t row1, uint32_t col0, uint32_t col1) {
+    uint32_t before = a->n_taps - 1;
+    for (uint32_t r = row0; r < row1; r++) {
+        for (uint32_t c = col0; c < col1; c++) {
+            float v = 0.0f;
+            for (uint32_t j = 0; j < a->n_taps; j++) {
+                uint32_t at = r + j; /* counted from the first row of the state */
+                float x =
+                    at < before ? a->state[(size_t)at * a->width + c] : a->x[(at - before) * a->ldx + c];
+                v = fmaf(a->w[(size_t)j * a->width + c], x, v);
+            }
+            a->y[r * a->ldy + c] = canon_silu(v);
+        }
+    }
+}
+
+static void delta(const bl_delta_args *a, uint32_t row0, uint32_t row1, uint32_t head, uint32_t lane0,
+                  uint32_t lane1) {
+    uint32_t kh = bl_delta_key_head(a, head), n_keys = a->n_key_heads * a->dim;
+    float *s = a->state + (size_t)head * a->dim * a->head_dim;
+    for (uint32_t r = row0; r < row1; r++) {
+        const float *q = a->qkv + r * a->ld + (size_t)kh * a->dim, *k = q + n_keys;
+        const float *v = a->qkv + r * a->ld + 2 * n_keys + (size_t)head * a->head_dim;
+        float decay = a->decay[r * a->ldg + head], beta = a->beta[r * a->ldg + head];
+        for (uint32_t j = lane0; j < lane1; j++) {
+            float read = 0.0f, y = 0.0f;
+            for (uint32_t i = 0; i < a->dim; i++) {
+                float *at = &s[(size_t)i * a->head_dim + j];
+                *at = *at * decay;
+                read = fmaf(*at, k[i], read);
+            }
+            float d = beta * (v[j] - read);
+            for (uint32_t i = 0; i < a->dim; i++) {
+                float *at = &s[(size_t)i * a->head_dim + j];
+                *at = fmaf(k[i], d, *at);
+                y = fmaf(*at, q[i], y);
+            }
+            a->out[r * a->ldo + (size_t)head * a->head_dim + j] = y;
         }
     }
 }
@@ -514,6 +577,9 @@ void bl_kernels_ref(bl_kernels *t) {
         .glu = glu,
         .softcap = softcap,
         .rope = rope,
+        .axpy = axpy,
+        .conv = conv,
+        .delta = delta,
         .kv_store = kv_store,
         .probe_read = probe_read,
         .probe_int8 = probe_int8,

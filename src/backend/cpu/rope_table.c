@@ -48,11 +48,11 @@ static void sincos_d(double a, double *c, double *s) {
     }
 }
 
-void bl_cpu_rope_row(int32_t pos, const float *inv_freq, uint32_t half, float *ret) {
+void bl_cpu_rope_row(int32_t pos, const float *inv_freq, uint32_t half, double scale, float *ret) {
     for (uint32_t i = 0; i < half; i++) {
         double c, s;
         sincos_d((double)pos * (double)inv_freq[i], &c, &s);
-        ret[i] = (float)c;
-        ret[i + half] = (float)s;
+        ret[i] = (float)(c * scale);
+        ret[i + half] = (float)(s * scale);
     }
 }

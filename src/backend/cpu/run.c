@@ -7,7 +7,8 @@
  */
 #include <string.h>
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/canon.h"
+#include "backend/cpu/run.h"
 #include "base/base.h"
 #include "base/clock.h"
 
@@ -19,32 +20,12 @@
 /* Rows of x per unit of a matrix-matrix product when there are few blocks. */
 #define UNIT_ROWS 64u
 
-typedef struct {
-    bl_cpu *c;
-    const bl_op *op;
-    const bl_step *step;
-    uint32_t n_rows; /* rows the op runs on */
-} op_ctx;
-
-static float *slot_row(const bl_step *s, uint8_t slot, size_t row) {
-    return s->slots[slot] + row * bl_slot_stride(s->widths[slot]);
-}
-static size_t slot_ld(const bl_step *s, uint8_t slot) {
-    return bl_slot_stride(s->widths[slot]);
-}
-/* The step's row behind row i of an op. */
-static uint32_t step_row(const op_ctx *x, uint32_t i) {
-    return x->op->rows == BL_ROWS_OUT ? x->step->out_rows[i] : i;
-}
-
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-typedef void row_fn(const op_ctx *x, uint32_t row0, uint32_t row1);
-
 typedef struct {
-    const op_ctx *x;
-    row_fn *fn;
-    uint32_t chunk;
+    bl_row_fn *fn;
+    const void *ctx;
+    uint32_t n_rows, chunk;
     _Atomic uint32_t next;
 } row_job;
 
@@ -53,39 +34,47 @@ static void row_units(void *ctx, uint32_t thread) {
     row_job *j = ctx;
     for (;;) {
         uint32_t r = atomic_fetch_add_explicit(&j->next, j->chunk, memory_order_relaxed);
-        if (r >= j->x->n_rows) {
+        if (r >= j->n_rows) {
             return;
         }
-        j->fn(j->x, r, BL_MIN(r + j->chunk, j->x->n_rows));
+        j->fn(j->ctx, r, BL_MIN(r + j->chunk, j->n_rows));
     }
+}
+
+void bl_cpu_for_rows(bl_cpu *c, uint32_t n_rows, uint32_t width, bl_row_fn *fn, const void *ctx) {
+    if (n_rows < 2 || (uint64_t)n_rows * width < SMALL_ELEMS) {
+        fn(ctx, 0, n_rows);
+        return;
+    }
+    uint32_t chunk = BL_MAX(1u, BL_MIN(n_rows / (4 * bl_pool_threads(c->pool)), 32u));
+    row_job j = {.fn = fn, .ctx = ctx, .n_rows = n_rows, .chunk = chunk};
+    bl_pool_run(c->pool, row_units, &j);
 }
 
 /* fn over the op's rows, each worth about `width` elements. */
-static void for_rows(const op_ctx *x, row_fn *fn, uint32_t width) {
-    if (x->n_rows < 2 || (uint64_t)x->n_rows * width < SMALL_ELEMS) {
-        fn(x, 0, x->n_rows);
-        return;
-    }
-    uint32_t chunk = BL_MAX(1u, BL_MIN(x->n_rows / (4 * bl_pool_threads(x->c->pool)), 32u));
-    row_job j = {.x = x, .fn = fn, .chunk = chunk};
-    bl_pool_run(x->c->pool, row_units, &j);
+static void for_rows(const op_ctx *x, bl_row_fn *fn, uint32_t width) {
+    bl_cpu_for_rows(x->c, x->n_rows, width, fn, x);
 }
 
-static void embed_rows(const op_ctx *x, uint32_t row0, uint32_t row1) {
+static void embed_rows(const void *ctx, uint32_t row0, uint32_t row1) {
+    const op_ctx *x = ctx;
     for (uint32_t i = row0; i < row1; i++) {
         uint32_t token = (uint32_t)x->step->tokens[step_row(x, i)];
         x->c->k.embed(&x->op->w[0]->pk, token, x->op->scale, slot_row(x->step, x->op->out[0], i));
     }
 }
 
-static void rope_table_rows(const op_ctx *x, uint32_t row0, uint32_t row1) {
+static void rope_table_rows(const void *ctx, uint32_t row0, uint32_t row1) {
+    const op_ctx *x = ctx;
     for (uint32_t i = row0; i < row1; i++) {
         int32_t pos = x->step->pos[step_row(x, i)];
-        bl_cpu_rope_row(pos, x->op->vec, x->op->n_rot / 2, slot_row(x->step, x->op->out[0], i));
+        bl_cpu_rope_row(pos, x->op->vec, x->op->n_rot / 2, x->op->scale != 0.0f ? (double)x->op->scale : 1.0,
+                        slot_row(x->step, x->op->out[0], i));
     }
 }
 
-static void rmsnorm_rows(const op_ctx *x, uint32_t row0, uint32_t row1) {
+static void rmsnorm_rows(const void *ctx, uint32_t row0, uint32_t row1) {
+    const op_ctx *x = ctx;
     const bl_op *op = x->op;
     uint32_t n = op->kind == BL_OP_ADD_NORM ? x->step->widths[op->in1] : x->step->widths[op->in0];
     uint32_t dim = op->dim ? op->dim : n;
@@ -99,7 +88,8 @@ static void rmsnorm_rows(const op_ctx *x, uint32_t row0, uint32_t row1) {
     }
 }
 
-static void rope_rows(const op_ctx *x, uint32_t row0, uint32_t row1) {
+static void rope_rows(const void *ctx, uint32_t row0, uint32_t row1) {
+    const op_ctx *x = ctx;
     for (uint32_t i = row0; i < row1; i++) {
         const float *cs = slot_row(x->step, x->op->in0, i);
         float *v = slot_row(x->step, x->op->out[0], i);
@@ -109,11 +99,32 @@ static void rope_rows(const op_ctx *x, uint32_t row0, uint32_t row1) {
     }
 }
 
+static void concat_rows(const void *ctx, uint32_t row0, uint32_t row1) {
+    const op_ctx *x = ctx;
+    const bl_step *s = x->step;
+    uint32_t n0 = s->widths[x->op->in0], n1 = s->widths[x->op->in1];
+    for (uint32_t i = row0; i < row1; i++) {
+        float *out = slot_row(s, x->op->out[0], i);
+        memcpy(out, slot_row(s, x->op->in0, i), n0 * sizeof(float));
+        memcpy(out + n0, slot_row(s, x->op->in1, i), n1 * sizeof(float));
+    }
+}
+
+static void add_gated_rows(const void *ctx, uint32_t row0, uint32_t row1) {
+    const op_ctx *x = ctx;
+    for (uint32_t i = row0; i < row1; i++) {
+        float gate = canon_sigmoid(slot_row(x->step, x->op->in1, i)[0]);
+        x->c->k.axpy(gate, slot_row(x->step, x->op->in0, i), slot_row(x->step, x->op->out[0], i),
+                     x->step->widths[x->op->out[0]]);
+    }
+}
+
 static const bl_kv_table *kv_table(const op_ctx *x, uint32_t seq) {
     return &x->step->kv[x->op->kv_layer][seq];
 }
 
-static void kv_store_rows(const op_ctx *x, uint32_t row0, uint32_t row1) {
+static void kv_store_rows(const void *ctx, uint32_t row0, uint32_t row1) {
+    const op_ctx *x = ctx;
     const bl_op *op = x->op;
     bool f32 = x->c->activations == BL_ACTIVATIONS_F32;
     size_t half = (size_t)BL_KV_TILE * op->head_dim * (f32 ? 4 : 2); /* K or V of one head in a tile */
@@ -131,7 +142,7 @@ static void kv_store_rows(const op_ctx *x, uint32_t row0, uint32_t row1) {
 
 /* ---- elements ------------------------------------------------------------------------------- */
 
-/* Columns of one unit of ADD, GLU and SOFTCAP: a single row of logits is worth sharing. */
+/* Columns of one unit of ADD, GLU, SCALE and SOFTCAP: a single row of logits is worth sharing. */
 #define UNIT_COLS 4096u
 
 typedef struct {
@@ -152,7 +163,13 @@ static void elem_units(void *ctx, uint32_t thread) {
         if (op->kind == BL_OP_SOFTCAP) {
             k->softcap(y, n, op->cap);
         } else if (op->kind == BL_OP_GLU) {
-            k->glu(slot_row(s, op->in0, row) + c, slot_row(s, op->in1, row) + c, y, n, op->act);
+            k->glu(slot_row(s, op->in0, row) + c, slot_row(s, op->in1, row) + op->in1_at + c, y, n, op->act,
+                   op->cap);
+        } else if (op->kind == BL_OP_SCALE) {
+            const float *in = slot_row(s, op->in0, row) + c, f = op->vec ? op->vec[0] : op->scale;
+            for (uint32_t i = 0; i < n; i++) {
+                y[i] = in[i] * f;
+            }
         } else {
             k->add(slot_row(s, op->in0, row) + c, slot_row(s, op->in1, row) + c, y, n);
         }
@@ -172,24 +189,41 @@ static void run_elements(const op_ctx *x, uint32_t width) {
 
 /* ---- matrix products ------------------------------------------------------------------------ */
 
-static void quant_rows(const op_ctx *x, uint32_t row0, uint32_t row1) {
-    bl_cpu *c = x->c;
-    bool want[BL_GROUP__MAX] = {false};
-    for (uint32_t j = 0; j < x->op->n_w; j++) {
-        want[bl_pk_group(&x->op->w[j]->pk)] = true;
-    }
-    uint32_t k = x->op->w[0]->pk.k;
+typedef struct {
+    bl_cpu *c;
+    const float *x;
+    size_t ldx;
+    uint32_t k;
+    bool want[BL_GROUP__MAX];
+} quant_job;
+
+static void quant_rows(const void *ctx, uint32_t row0, uint32_t row1) {
+    const quant_job *j = ctx;
+    const bl_kernels *k = &j->c->k;
     for (size_t i = row0; i < row1; i++) {
-        const float *in = slot_row(x->step, x->op->in0, i);
-        if (want[BL_GROUP_32]) {
-            c->k.quant32(&c->xq[BL_GROUP_32], i, in, k);
+        const float *in = j->x + i * j->ldx;
+        if (j->want[BL_GROUP_32]) {
+            k->quant32(&j->c->xq[BL_GROUP_32], i, in, j->k);
         }
-        if (want[BL_GROUP_64]) {
-            c->k.quant64(&c->xq[BL_GROUP_64], i, in, k);
+        if (j->want[BL_GROUP_64]) {
+            k->quant64(&j->c->xq[BL_GROUP_64], i, in, j->k);
         }
-        if (want[BL_GROUP_256]) {
-            c->k.quant256(&c->xq[BL_GROUP_256], i, in, k);
+        if (j->want[BL_GROUP_256]) {
+            k->quant256(&j->c->xq[BL_GROUP_256], i, in, j->k);
         }
+    }
+}
+
+void bl_cpu_quantise(bl_cpu *c, const bl_packed *const *w, uint32_t n_w, const float *x, size_t ldx,
+                     uint32_t n_rows) {
+    quant_job j = {.c = c, .x = x, .ldx = ldx, .k = w[0]->k};
+    bool any = false;
+    for (uint32_t i = 0; i < n_w; i++) {
+        j.want[bl_pk_group(w[i])] = true;
+        any = any || bl_pk_group(w[i]) != BL_GROUP_FLOAT;
+    }
+    if (any) {
+        bl_cpu_for_rows(c, n_rows, j.k, quant_rows, &j);
     }
 }
 
@@ -228,27 +262,24 @@ static void run_matmul(const op_ctx *x) {
     if (x->n_rows == 0) {
         return;
     }
-    bool quant = false;
+    const bl_packed *packed[BL_OP_MAX_W];
     uint32_t n_blocks = 0, n_threads = bl_pool_threads(x->c->pool);
     uint64_t bytes = 0;
     mm_job j = {.x = x, .rows = x->n_rows, .row_units = 1};
     for (uint32_t i = 0; i < op->n_w; i++) {
         const bl_packed *p = &op->w[i]->pk;
-        bl_group g = bl_pk_group(p);
-        quant |= g != BL_GROUP_FLOAT;
+        packed[i] = p;
         n_blocks += p->n_blocks;
         bytes += (uint64_t)p->n_blocks * p->block_bytes;
         j.a[i] = (bl_mm_args){.w = p,
-                              .xq = &x->c->xq[g],
+                              .xq = &x->c->xq[bl_pk_group(p)],
                               .x = slot_row(x->step, op->in0, 0),
                               .ldx = slot_ld(x->step, op->in0),
                               .y = slot_row(x->step, op->out[i], 0),
                               .ldy = slot_ld(x->step, op->out[i]),
                               .bias = op->bias[i]};
     }
-    if (quant) {
-        for_rows(x, quant_rows, op->w[0]->pk.k);
-    }
+    bl_cpu_quantise(x->c, packed, op->n_w, j.a[0].x, j.a[0].ldx, x->n_rows);
     /* Eight units per thread, so that a slow thread costs at most an eighth of a share; unless that makes the
      * units tiny. */
     uint64_t want = BL_MIN(bytes / (8u * n_threads) + 1, UNIT_BYTES);
@@ -292,6 +323,7 @@ static void attn_units(void *ctx, uint32_t thread) {
         .head_dim = op->head_dim,
         .window = op->window,
         .scale = op->scale,
+        .sinks = op->vec,
         .kv_f32 = x->c->activations == BL_ACTIVATIONS_F32,
     };
     for (;;) {
@@ -391,9 +423,54 @@ static bl_code check_matmul(const op_ctx *x, bl_err *err) {
                     p->n_out, p->k, x->step->widths[op->in0], x->step->widths[op->out[i]]);
         }
         bl_group g = bl_pk_group(p);
-        uint32_t max = g == BL_GROUP_FLOAT ? p->k : x->c->max_k[g];
+        uint32_t max = g == BL_GROUP_FLOAT ? p->k : x->c->needs.max_k[g];
         if (p->k > max) {
             BL_FAIL(err, BL_EINVAL, "%s: rows of %u, prepared for %u", op->label, p->k, max);
+        }
+    }
+    return BL_OK;
+}
+
+static bl_code check_experts(const op_ctx *x, bl_err *err) {
+    const bl_op *op = x->op;
+    const uint32_t *widths = x->step->widths;
+    uint32_t hidden = widths[op->in0], mid = op->w[2]->pk.k;
+    for (uint32_t i = 0; i < 3; i++) {
+        const bl_packed *p = &op->w[i]->pk;
+        uint32_t height = i < 2 ? mid : widths[op->out[0]], k = i < 2 ? hidden : mid;
+        if (height % BL_PK_ROWS != 0 || p->n_out != (uint64_t)height * op->n_experts || p->k != k) {
+            BL_FAIL(err, BL_EINVAL, "%s: matrix [%u, %u], %u experts of [%u, %u] are wanted, in 16s of rows",
+                    op->label, p->n_out, p->k, op->n_experts, height, k);
+        }
+    }
+    if (op->n_used == 0 || widths[op->in1] != 2 * op->n_used || op->n_used > x->c->needs.n_used ||
+        op->n_experts > x->c->needs.n_experts || hidden > x->c->needs.expert_in ||
+        mid > x->c->needs.expert_mid) {
+        BL_FAIL(err, BL_EINVAL, "%s: %u of %u experts, prepared for %u of %u", op->label, op->n_used,
+                op->n_experts, x->c->needs.n_used, x->c->needs.n_experts);
+    }
+    return BL_OK;
+}
+
+/* Recurrent ops need every row of their sequences, in order, and a state to go on from. */
+static bl_code check_recurrent(const op_ctx *x, bl_err *err) {
+    const bl_op *op = x->op;
+    const uint32_t *widths = x->step->widths;
+    if (op->rows == BL_ROWS_OUT || !x->step->state) {
+        BL_FAIL(err, BL_EINVAL, "%s: runs on all rows, with a state", op->label);
+    }
+    bool fits = op->kind == BL_OP_CONV
+                    ? op->n_taps > 1 && widths[op->in0] == widths[op->out[0]] && op->in0 != op->out[0]
+                    : widths[op->in0] == 2 * op->n_kv_heads * op->dim + op->n_heads * op->head_dim &&
+                          widths[op->in1] == op->n_heads && widths[op->in2] == op->n_heads &&
+                          widths[op->out[0]] == op->n_heads * op->head_dim;
+    if (!fits) {
+        BL_FAIL(err, BL_EINVAL, "%s: %u value and %u key heads between slots of width %u and %u", op->label,
+                op->n_heads, op->n_kv_heads, widths[op->in0], widths[op->out[0]]);
+    }
+    for (uint32_t i = 0; i < x->c->n_runs; i++) {
+        if (!x->step->state[op->state_layer][x->c->runs[i].seq]) {
+            BL_FAIL(err, BL_EINVAL, "%s: sequence %u has no state", op->label, x->c->runs[i].seq);
         }
     }
     return BL_OK;
@@ -426,11 +503,23 @@ static bl_code check_op(const op_ctx *x, bl_err *err) {
         if (op->rows == BL_ROWS_OUT) {
             BL_FAIL(err, BL_ENOTSUP, "%s: runs on all rows only", op->label);
         }
-        if (op->kind == BL_OP_ATTENTION && op->head_dim > x->c->max_head_dim) {
+        if (op->kind == BL_OP_ATTENTION && op->head_dim > x->c->needs.head_dim) {
             BL_FAIL(err, BL_EINVAL, "%s: heads of %u, prepared for %u", op->label, op->head_dim,
-                    x->c->max_head_dim);
+                    x->c->needs.head_dim);
         }
         return check_tiles(x, err);
+    case BL_OP_ROUTE:
+        if (op->n_used == 0 || op->n_used > x->step->widths[op->in0] ||
+            x->step->widths[op->out[0]] != 2 * op->n_used) {
+            BL_FAIL(err, BL_EINVAL, "%s: %u of %u experts into a slot of width %u", op->label, op->n_used,
+                    x->step->widths[op->in0], x->step->widths[op->out[0]]);
+        }
+        return BL_OK;
+    case BL_OP_EXPERTS:
+        return check_experts(x, err);
+    case BL_OP_CONV:
+    case BL_OP_DELTA:
+        return check_recurrent(x, err);
     default:
         return BL_OK;
     }
@@ -467,8 +556,27 @@ static void run_op(const op_ctx *x) {
         break;
     case BL_OP_ADD:
     case BL_OP_GLU:
+    case BL_OP_SCALE:
     case BL_OP_SOFTCAP:
         run_elements(x, w);
+        break;
+    case BL_OP_CONCAT:
+        for_rows(x, concat_rows, w);
+        break;
+    case BL_OP_ADD_GATED:
+        for_rows(x, add_gated_rows, w);
+        break;
+    case BL_OP_ROUTE:
+        for_rows(x, bl_cpu_route_rows, 64 * s->widths[op->in0]);
+        break;
+    case BL_OP_EXPERTS:
+        bl_cpu_experts(x);
+        break;
+    case BL_OP_CONV:
+        bl_cpu_conv(x);
+        break;
+    case BL_OP_DELTA:
+        bl_cpu_delta(x);
         break;
     case BL_OP_SELECT:
         for (uint32_t i = 0; i < s->n_out_rows; i++) {
@@ -491,6 +599,16 @@ static void count_work(const op_ctx *x, uint64_t *bytes, uint64_t *flops) {
             *bytes += (uint64_t)p->n_blocks * p->block_bytes;
             *flops += 2ull * p->n_out * p->k * x->n_rows;
         }
+    } else if (op->kind == BL_OP_EXPERTS) {
+        for (uint32_t i = 0; i < op->n_w; i++) {
+            const bl_packed *p = &op->w[i]->pk;
+            *bytes += (uint64_t)p->n_blocks * p->block_bytes / op->n_experts * x->c->moe.n_active;
+            *flops += 2ull * p->n_out / op->n_experts * p->k * x->n_rows * op->n_used;
+        }
+    } else if (op->kind == BL_OP_DELTA) {
+        uint64_t state = (uint64_t)op->n_heads * op->dim * op->head_dim;
+        *bytes = state * sizeof(float) * x->c->n_runs;
+        *flops = 7 * state * x->n_rows;
     } else if (op->kind == BL_OP_ATTENTION) {
         for (uint32_t i = 0; i < x->n_rows; i++) {
             uint64_t n = (uint64_t)x->step->pos[i] + 1;

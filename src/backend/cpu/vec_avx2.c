@@ -173,20 +173,48 @@ static void add(const float *a, const float *b, float *y, size_t n) {
     }
 }
 
-static void glu(const float *a, const float *b, float *y, size_t n, bl_glu_act act) {
+/* act(a) * b of eight elements; canon_glu_clamped for CLAMPED. */
+V8 __m256 glu8(__m256 a, __m256 b, bl_glu_act act, __m256 limit) {
+    switch (act) {
+    case BL_GLU_SILU:
+        return _mm256_mul_ps(v8_silu(a), b);
+    case BL_GLU_GELU_TANH:
+        return _mm256_mul_ps(v8_gelu_tanh(a), b);
+    case BL_GLU_SIGMOID:
+        return _mm256_mul_ps(v8_sigmoid(a), b);
+    case BL_GLU_CLAMPED:
+        break;
+    }
+    /* min and max return the second operand where the first is not smaller (larger), as the scalar does */
+    __m256 g = _mm256_min_ps(a, limit);
+    __m256 u = _mm256_max_ps(_mm256_min_ps(b, limit), _mm256_sub_ps(_mm256_setzero_ps(), limit));
+    __m256 v = _mm256_mul_ps(g, v8_sigmoid(_mm256_mul_ps(_mm256_set1_ps(1.702f), g)));
+    return _mm256_mul_ps(v, _mm256_add_ps(u, _mm256_set1_ps(1.0f)));
+}
+
+static void glu(const float *a, const float *b, float *y, size_t n, bl_glu_act act, float limit) {
+    const __m256 lim = _mm256_set1_ps(limit);
     size_t i = 0;
-    if (act == BL_GLU_SILU) {
-        for (; i + 8 <= n; i += 8) {
-            _mm256_storeu_ps(y + i, _mm256_mul_ps(v8_silu(_mm256_loadu_ps(a + i)), _mm256_loadu_ps(b + i)));
-        }
-    } else {
-        for (; i + 8 <= n; i += 8) {
-            _mm256_storeu_ps(y + i,
-                             _mm256_mul_ps(v8_gelu_tanh(_mm256_loadu_ps(a + i)), _mm256_loadu_ps(b + i)));
-        }
+    for (; i + 8 <= n; i += 8) {
+        _mm256_storeu_ps(y + i, glu8(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i), act, lim));
+    }
+    if (i < n) {
+        float ta[8] = {0}, tb[8] = {0};
+        memcpy(ta, a + i, (n - i) * sizeof(float));
+        memcpy(tb, b + i, (n - i) * sizeof(float));
+        _mm256_storeu_ps(ta, glu8(_mm256_loadu_ps(ta), _mm256_loadu_ps(tb), act, lim));
+        memcpy(y + i, ta, (n - i) * sizeof(float));
+    }
+}
+
+static void axpy(float w, const float *x, float *y, size_t n) {
+    const __m256 ww = _mm256_set1_ps(w);
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        _mm256_storeu_ps(y + i, _mm256_fmadd_ps(ww, _mm256_loadu_ps(x + i), _mm256_loadu_ps(y + i)));
     }
     for (; i < n; i++) {
-        y[i] = (act == BL_GLU_SILU ? canon_silu(a[i]) : canon_gelu_tanh(a[i])) * b[i];
+        y[i] = fmaf(w, x[i], y[i]);
     }
 }
 
@@ -290,6 +318,7 @@ void bl_kernels_avx2(bl_kernels *t) {
     t->rmsnorm = rmsnorm;
     t->add = add;
     t->glu = glu;
+    t->axpy = axpy;
     t->softcap = softcap;
     t->rope = rope;
     t->kv_store = kv_store;
@@ -298,4 +327,5 @@ void bl_kernels_avx2(bl_kernels *t) {
     bl_kernels_avx2_float(t);
     bl_kernels_avx2_quant(t);
     bl_kernels_avx2_attn(t);
+    bl_kernels_avx2_recur(t);
 }

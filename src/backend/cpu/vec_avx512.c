@@ -9,7 +9,7 @@ INLINE __m512i quant16(const float *x, __m512 r) {
     return _mm512_sub_epi32(_mm512_castps_si512(v), _mm512_castps_si512(magic));
 }
 
-/* q and d of one group of n = 32, 64 or 256; narrowing to bytes truncates, as the scalar cast does. */
+/* q and d of one group of n = 32 or 256; narrowing to bytes truncates, as the scalar cast does. */
 INLINE float quant_group(const float *x, unsigned n, int8_t *q) {
     __m512 v = _mm512_abs_ps(_mm512_loadu_ps(x));
     for (unsigned i = 16; i < n; i += 16) {
@@ -52,20 +52,6 @@ static void quant32(const bl_xq *o, size_t row, const float *x, uint32_t k) {
         o->dq[at] = d * (float)o->qsum[at];
     }
     memset(q + k, 0, (64 - k % 64) % 64);
-}
-
-static void quant64(const bl_xq *o, size_t row, const float *x, uint32_t k) {
-    int8_t *q = o->q + row * o->ld_q;
-    for (size_t g = 0; g < k / 64; g++) {
-        size_t at = row * o->ld_g + g;
-        float d = quant_group(x + 64 * g, 64, q + 64 * g);
-        __m128i s = _mm_add_epi16(neighbours(q + 64 * g), neighbours(q + 64 * g + 16));
-        s = _mm_add_epi16(s, neighbours(q + 64 * g + 32));
-        s = _mm_add_epi16(s, neighbours(q + 64 * g + 48));
-        o->d[at] = d;
-        o->qsum[at] = pair_sum(fold_pairs(s));
-        o->dq[at] = d * (float)o->qsum[at];
-    }
 }
 
 static void quant256(const bl_xq *o, size_t row, const float *x, uint32_t k) {
@@ -270,12 +256,40 @@ static void add(const float *a, const float *b, float *y, size_t n) {
     }
 }
 
-static void glu(const float *a, const float *b, float *y, size_t n, bl_glu_act act) {
+/* act(a) * b of sixteen elements; canon_glu_clamped for CLAMPED. */
+INLINE __m512 glu16(__m512 a, __m512 b, bl_glu_act act, __m512 limit) {
+    switch (act) {
+    case BL_GLU_SILU:
+        return _mm512_mul_ps(silu16(a), b);
+    case BL_GLU_GELU_TANH:
+        return _mm512_mul_ps(gelu16(a), b);
+    case BL_GLU_SIGMOID:
+        return _mm512_mul_ps(sigmoid16(a), b);
+    case BL_GLU_CLAMPED:
+        break;
+    }
+    /* min and max return the second operand where the first is not smaller (larger), as the scalar does */
+    __m512 g = _mm512_min_ps(a, limit);
+    __m512 u = _mm512_max_ps(_mm512_min_ps(b, limit), _mm512_sub_ps(_mm512_setzero_ps(), limit));
+    __m512 v = _mm512_mul_ps(g, sigmoid16(_mm512_mul_ps(_mm512_set1_ps(1.702f), g)));
+    return _mm512_mul_ps(v, _mm512_add_ps(u, _mm512_set1_ps(1.0f)));
+}
+
+static void glu(const float *a, const float *b, float *y, size_t n, bl_glu_act act, float limit) {
+    const __m512 lim = _mm512_set1_ps(limit);
     for (size_t i = 0; i < n; i += 16) {
         __mmask16 m = mask_first(n - i);
-        __m512 v = _mm512_maskz_loadu_ps(m, a + i);
-        v = act == BL_GLU_SILU ? silu16(v) : gelu16(v);
-        _mm512_mask_storeu_ps(y + i, m, _mm512_mul_ps(v, _mm512_maskz_loadu_ps(m, b + i)));
+        _mm512_mask_storeu_ps(
+            y + i, m, glu16(_mm512_maskz_loadu_ps(m, a + i), _mm512_maskz_loadu_ps(m, b + i), act, lim));
+    }
+}
+
+static void axpy(float w, const float *x, float *y, size_t n) {
+    const __m512 ww = _mm512_set1_ps(w);
+    for (size_t i = 0; i < n; i += 16) {
+        __mmask16 m = mask_first(n - i);
+        __m512 v = _mm512_fmadd_ps(ww, _mm512_maskz_loadu_ps(m, x + i), _mm512_maskz_loadu_ps(m, y + i));
+        _mm512_mask_storeu_ps(y + i, m, v);
     }
 }
 
@@ -374,12 +388,12 @@ static uint64_t probe_int8(uint64_t n_iter, uint64_t *sink) {
 
 void bl_kernels_avx512_vec(bl_kernels *t) {
     t->quant32 = quant32;
-    t->quant64 = quant64;
     t->quant256 = quant256;
     t->embed = embed;
     t->rmsnorm = rmsnorm;
     t->add = add;
     t->glu = glu;
+    t->axpy = axpy;
     t->softcap = softcap;
     t->rope = rope;
     t->kv_store = kv_store;
@@ -391,6 +405,7 @@ void bl_kernels_avx512(bl_kernels *t) {
     bl_kernels_avx512_vec(t);
     bl_kernels_avx512_float(t);
     bl_kernels_avx512_attn(t);
+    bl_kernels_avx512_recur(t);
     bl_kernels_avx512_quant(t);
     t->flags |= BL_CPU_AVX512;
 }
