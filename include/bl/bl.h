@@ -53,7 +53,11 @@ typedef struct {
     char family[32];    /* "gemma3_text", "llama" */
     char container[16]; /* "gguf", "safetensors" */
     char quant[96];     /* "Q5_0 81, Q4_K 27, ..." tensors per type, most bytes first */
-    uint64_t n_params;
+    char draft[256];    /* "embedded", "none", or why the head that the file declares cannot be used */
+    uint64_t n_params, n_active_params;             /* active: what one token meets, the head included */
+    uint64_t n_draft_params;                        /* of an embedded draft head, not in n_params */
+    uint32_t n_experts, n_experts_used, expert_ffn; /* 0: dense */
+    uint32_t n_delta_layers;
     uint32_t n_vocab, n_layers, n_full_layers, hidden, n_heads, n_kv_heads, head_dim, ffn, window;
     uint32_t n_context_trained; /* declared by the checkpoint */
     uint32_t n_context;         /* in use for the plan */
@@ -62,7 +66,8 @@ typedef struct {
     /* memory plan */
     uint64_t weights_bytes;      /* as laid out for the kernels */
     uint64_t kv_bytes_per_token; /* all layers, before windows cap them */
-    uint64_t kv_bytes;           /* at n_context, windows counted */
+    uint64_t state_bytes;        /* recurrent state of one sequence, whatever its length */
+    uint64_t kv_bytes;           /* at n_context, windows counted, states included */
     uint64_t scratch_bytes;      /* activations and backend scratch */
     uint64_t other_bytes;        /* tokenizer, tables, program */
     uint64_t total_bytes;

@@ -1,18 +1,37 @@
 /* Families by name, the model's life, and reading weights into the backend (see model.h). */
 #include "model/model.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/base.h"
+#include "base/dmath.h"
 #include "formats/json.h"
 #include "model/family.h"
+#include "model/quantized.h"
 
 /* Norms, biases and the op list: 256 layers of 65536 wide norms in f32 are 268 MB. */
 #define ARENA_MAX_BYTES ((size_t)512 << 20)
 
-static const bl_family *const families[] = {&bl_family_gemma3_text, &bl_family_llama};
+static const bl_family *const families[] = {&bl_family_gemma3_text, &bl_family_gemma4, &bl_family_gpt_oss,
+                                            &bl_family_llama,       &bl_family_qwen3,  &bl_family_qwen3_5};
 
-static bl_code find_family(const bl_checkpoint *c, const bl_family **ret, bl_err *err) {
+static bl_code unknown_family(bool gguf, const char *arch, size_t n, bl_err *err) {
+    char list[256];
+    size_t used = 0;
+    for (size_t i = 0; i < BL_COUNTOF(families); i++) {
+        const char *const *names = gguf ? families[i]->gguf_archs : families[i]->types;
+        for (; *names && used < sizeof list - 32; names++) {
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "", *names);
+        }
+    }
+    BL_FAIL(err, BL_ENOTSUP, "%s is '%.*s', this version runs %s",
+            gguf ? "general.architecture" : "model_type", (int)BL_MIN(n, 64u), arch, list);
+}
+
+/* *ret_arch: the name the container goes by, from the family's table. */
+static bl_code find_family(const bl_checkpoint *c, const bl_family **ret, const char **ret_arch,
+                           bl_err *err) {
     bool gguf = bl_checkpoint_kind_of(c) == BL_CKPT_GGUF;
     const char *arch = NULL;
     size_t n = 0;
@@ -30,34 +49,68 @@ static bl_code find_family(const bl_checkpoint *c, const bl_family **ret, bl_err
         n = strlen(arch);
     }
     for (size_t i = 0; i < BL_COUNTOF(families); i++) {
-        const char *name = gguf ? families[i]->gguf_arch : families[i]->name;
-        if (strlen(name) == n && memcmp(name, arch, n) == 0) {
-            *ret = families[i];
-            return BL_OK;
+        const char *const *names = gguf ? families[i]->gguf_archs : families[i]->types;
+        for (; *names; names++) {
+            if (strlen(*names) == n && memcmp(*names, arch, n) == 0) {
+                *ret = families[i];
+                *ret_arch = *names;
+                return BL_OK;
+            }
         }
     }
-    BL_FAIL(err, BL_ENOTSUP, "%s is '%.*s', this version runs %s",
-            gguf ? "general.architecture" : "model_type", (int)BL_MIN(n, 64u), arch,
-            gguf ? "gemma3 and llama" : "gemma3_text and llama");
+    return unknown_family(gguf, arch, n, err);
+}
+
+/* The text model's settings: of their own in a multimodal wrapper. */
+static const json_t *text_config(const bl_checkpoint *c) {
+    const json_t *o = bl_checkpoint_config(c), *text = json_object_get(o, "text_config");
+    return json_is_object(text) ? text : o;
+}
+
+/* What a checkpoint may hold beside the text model: towers for pictures and sound, a head that the config
+ * declares tied, rotary buffers of old exports, and ranges that quantisers leave behind. */
+static bool is_beside(const bl_model *m, const char *name) {
+    static const char *const parts[] = {"vision_tower.",         "vision_model.", "audio_tower.",
+                                        "embed_vision.",         "embed_audio.",  "visual.",
+                                        "multi_modal_projector."};
+    static const char *const tails[] = {".rotary_emb.inv_freq", ".input_min", ".input_max", ".output_min",
+                                        ".output_max"};
+    const char *own = bl_family_strip_root(name);
+    size_t n = strlen(name);
+    for (size_t i = 0; i < BL_COUNTOF(parts); i++) {
+        if (strncmp(own, parts[i], strlen(parts[i])) == 0) {
+            return true;
+        }
+    }
+    for (size_t i = 0; i < BL_COUNTOF(tails); i++) {
+        size_t k = strlen(tails[i]);
+        if (n >= k && strcmp(name + n - k, tails[i]) == 0) {
+            return true;
+        }
+    }
+    return m->cfg.tied && strncmp(own, "lm_head.", 8) == 0;
+}
+
+static bool may_skip(const bl_model *m, const char *name) {
+    return (bl_checkpoint_kind_of(m->ckpt) == BL_CKPT_HF && is_beside(m, name)) ||
+           (m->family->ignorable && m->family->ignorable(m, name));
 }
 
 static bl_code build(bl_model *m, bl_activations activations, bl_err *err) {
-    const bl_family *f = NULL;
+    const char *arch = NULL;
     bool gguf = bl_checkpoint_kind_of(m->ckpt) == BL_CKPT_GGUF;
-    BL_TRY(find_family(m->ckpt, &f, err));
+    BL_TRY(find_family(m->ckpt, &m->family, &arch, err));
+    const bl_family *f = m->family;
     BL_TRY(bl_arena_new("model", ARENA_MAX_BYTES, &m->arena, err));
-    strncpy(m->cfg.family, f->name, sizeof m->cfg.family - 1);
+    snprintf(m->cfg.family, sizeof m->cfg.family, "%s", f->name);
     m->cfg.embed_scale = 1.0f;
-    BL_TRY(gguf ? f->read_gguf(m->ckpt, &m->cfg, err) : f->read_hf(m->ckpt, &m->cfg, err));
-    if (!gguf && m->cfg.embed_scale != 1.0f && activations != BL_ACTIVATIONS_F32) {
-        /* The reference multiplies in the checkpoint's own type, so training saw the rounded factor (spec
-         * §3). */
-        const bl_tensor_view *t = bl_checkpoint_find(m->ckpt, "model.embed_tokens.weight");
-        if (t && t->dtype == BL_DTYPE_BF16) {
-            m->cfg.embed_scale = bl_bf16_to_f32(bl_f32_to_bf16(m->cfg.embed_scale));
-        }
+    if (gguf) {
+        BL_TRY(f->read_gguf(m->ckpt, arch, &m->cfg, err));
+    } else {
+        BL_TRY(bl_quantized_check_config(m->ckpt, err));
+        BL_TRY(f->read_hf(m->ckpt, text_config(m->ckpt), &m->cfg, err));
     }
-    return bl_decoder_build(m, gguf ? &bl_decoder_gguf_names : f->hf_names, f->ignorable, err);
+    return bl_decoder_build(m, gguf ? f->gguf_names : f->hf_names, activations, may_skip, err);
 }
 
 bl_code bl_model_new(const bl_checkpoint *c, bl_activations activations, bl_model **ret, bl_err *err) {
@@ -89,7 +142,7 @@ void bl_model_free(bl_model *m, bl_backend *b) {
 }
 
 bl_code bl_model_check_backend(const bl_model *m, const bl_backend *b, bl_err *err) {
-    for (size_t i = 0; i < m->n_ops; i++) {
+    for (size_t i = 0; i < m->n_all_ops; i++) {
         const bl_op *op = &m->ops[i];
         if (op->n_w == 0 && !b->ops->supports(b, op->kind, BL_DTYPE_F32)) {
             BL_FAIL(err, BL_ENOTSUP, "operation '%s' is not supported by the %s backend", op->label,
@@ -107,36 +160,41 @@ bl_code bl_model_check_backend(const bl_model *m, const bl_backend *b, bl_err *e
     return BL_OK;
 }
 
-/* Row j of a head of d rows is stored at 2j (first half) or 2(j - d/2) + 1 (second half): adjacent pairs
- * rotate together in the file's convention, half pairs in ours. */
-static uint32_t paired_source(uint32_t row, uint32_t d) {
-    uint32_t head = row / d, j = row % d;
-    return head * d + (j < d / 2 ? 2 * j : 2 * (j - d / 2) + 1);
+/* The file's values in the order and form the kernels want. */
+static bl_code load_vector(bl_model *m, bl_model_vector *v, float *all, bl_err *err) {
+    void *p;
+    BL_TRY(bl_arena_alloc_array(m->arena, v->n, sizeof(float), &p, err));
+    float *dst = p;
+    for (uint32_t k = 0; k < v->n; k++) {
+        uint64_t at = bl_row_map_source(&v->map, k);
+        if (v->columns > 0) {
+            uint32_t rows = v->n / v->columns;
+            at = (uint64_t)(k % rows) * v->columns + k / rows;
+        }
+        dst[k] = v->neg_exp ? (float)-bl_dmath_exp((double)all[at]) : all[at];
+        dst[k] = v->add != 0.0f ? dst[k] + v->add : dst[k];
+        dst[k] = v->mul != 0.0f ? dst[k] * v->mul : dst[k];
+    }
+    v->data = dst;
+    return BL_OK;
 }
 
 bl_code bl_model_load_vectors(bl_model *m, bl_err *err) {
     for (size_t i = 0; i < m->n_vectors; i++) {
         bl_model_vector *v = &m->vectors[i];
-        void *p, *tmp;
-        BL_TRY(bl_arena_alloc_array(m->arena, v->n, sizeof(float), &p, err));
-        bl_code rc = bl_dtype_check_finite(v->src->dtype, v->src->data, v->n, err);
+        uint64_t n = v->src->size_bytes / bl_dtype_get(v->src->dtype)->block_bytes;
+        bl_code rc = bl_dtype_check_finite(v->src->dtype, v->src->data, n, err);
         if (rc != BL_OK) {
             return bl_err_wrap(err, rc, "tensor '%s'", v->src->name);
         }
-        float *dst = p;
-        bl_dequant_row(v->src->dtype, v->src->data, dst, v->n);
-        for (uint32_t k = 0; k < v->n && v->add != 0.0f; k++) {
-            dst[k] = dst[k] + v->add;
+        float *all = bl_alloc_array((size_t)n, sizeof *all);
+        if (!all) {
+            BL_FAIL(err, BL_ENOMEM, "out of memory for tensor '%s'", v->src->name);
         }
-        if (v->paired_head_dim > 0) {
-            BL_TRY(bl_arena_alloc_array(m->arena, v->n, sizeof(float), &tmp, err));
-            float *sorted = tmp;
-            for (uint32_t k = 0; k < v->n; k++) {
-                sorted[k] = dst[paired_source(k, v->paired_head_dim)];
-            }
-            dst = sorted;
-        }
-        v->data = dst;
+        bl_dequant_row(v->src->dtype, v->src->data, all, n);
+        rc = load_vector(m, v, all, err);
+        bl_free(all);
+        BL_TRY(rc);
     }
     return BL_OK;
 }
@@ -162,26 +220,15 @@ bl_code bl_model_load_matrix(bl_model *m, bl_backend *b, size_t i,
                              bl_err *err) {
     bl_model_matrix *w = &m->matrices[i];
     bl_mat_desc desc = w->desc;
+    bool mapped = desc.map.block > 0 || desc.map.paired > 0 || desc.map.transposed > 0;
     row_release release = {.src = w->src, .n_rows = w->desc.n_out, .consumed = consumed, .user = user};
-    if (w->paired_head_dim == 0) {
-        desc.consumed = consumed ? release_rows : NULL;
+    if (consumed && !mapped) {
+        desc.consumed = release_rows;
         desc.consumed_user = &release;
-        return b->ops->mat_new(b, &desc, &w->mat, err);
     }
-    size_t row_bytes = (size_t)(w->src->size_bytes / w->desc.n_out);
-    uint8_t *rows = bl_alloc_array(w->desc.n_out, row_bytes);
-    if (!rows) {
-        BL_FAIL(err, BL_ENOMEM, "out of memory while reordering tensor '%s'", w->desc.name);
-    }
-    for (uint32_t r = 0; r < w->desc.n_out; r++) {
-        memcpy(rows + (size_t)r * row_bytes,
-               w->src->data + (size_t)paired_source(r, w->paired_head_dim) * row_bytes, row_bytes);
-    }
-    if (consumed) {
+    bl_code rc = b->ops->mat_new(b, &desc, &w->mat, err);
+    if (rc == BL_OK && consumed && mapped) {
         consumed(user, w->src);
     }
-    desc.rows = rows;
-    bl_code rc = b->ops->mat_new(b, &desc, &w->mat, err);
-    bl_free(rows);
     return rc;
 }

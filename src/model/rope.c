@@ -1,5 +1,6 @@
 #include "model/rope.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/dmath.h"
@@ -22,6 +23,24 @@ static double llama3(const bl_rope_config *c, double f) {
     return (1.0 - t) * (f / c->factor) + t * f;
 }
 
+/* Index at which a wave turns n times over the original context (spec models.md §6.2). */
+static double yarn_index(const bl_rope_config *c, double n, uint32_t n_rot) {
+    return (double)n_rot * bl_dmath_log(c->original_context / (n * TWO_PI)) / (2.0 * bl_dmath_log(c->theta));
+}
+
+static double yarn(const bl_rope_config *c, double f, uint32_t i, uint32_t n_rot) {
+    double low = yarn_index(c, c->beta_fast, n_rot), high = yarn_index(c, c->beta_slow, n_rot);
+    if (c->truncate) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = low > 0.0 ? low : 0.0;
+    high = high < (double)n_rot - 1.0 ? high : (double)n_rot - 1.0;
+    double t = ((double)i - low) / (high > low ? high - low : 0.001);
+    t = t < 0.0 ? 0.0 : t > 1.0 ? 1.0 : t;
+    return f / c->factor * t + f * (1.0 - t);
+}
+
 void bl_rope_inv_freq(const bl_rope_config *c, uint32_t n_rot, float *dst) {
     for (uint32_t i = 0; i < n_rot / 2; i++) {
         double f = bl_dmath_pow(c->theta, -2.0 * (double)i / (double)n_rot);
@@ -33,6 +52,10 @@ void bl_rope_inv_freq(const bl_rope_config *c, uint32_t n_rot, float *dst) {
             float factor;
             memcpy(&factor, c->factors + (size_t)i * sizeof factor, sizeof factor);
             f /= (double)factor;
+        } else if (c->kind == BL_ROPE_YARN) {
+            f = yarn(c, f, i, n_rot);
+        } else if (c->kind == BL_ROPE_PARTIAL) {
+            f = i < c->turning ? f / c->factor : 0.0;
         }
         dst[i] = (float)f;
     }

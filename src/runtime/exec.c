@@ -13,8 +13,10 @@ struct bl_exec {
     float *slots[BL_SLOT__MAX];
     int32_t *tokens, *pos;
     uint32_t *seq;
-    bl_kv_table *tables;    /* [n_layers][max_seqs] */
-    const bl_kv_table **kv; /* [n_layers] */
+    bl_kv_table *tables;    /* [n_kv][max_seqs] */
+    const bl_kv_table **kv; /* [n_kv] */
+    float **states;         /* [n_states][max_seqs] */
+    float *const **state;   /* [n_states] */
     uint32_t out_rows[BL_EXEC_MAX_OUT];
     bl_step step;
 };
@@ -33,8 +35,8 @@ static uint64_t all_floats(const bl_model *m, uint32_t max_rows) {
 
 bl_code bl_exec_bytes(const bl_model *m, uint32_t max_rows, uint32_t max_seqs, uint64_t *ret, bl_err *err) {
     uint64_t n = all_floats(m, max_rows), bytes;
-    uint64_t small =
-        (uint64_t)max_rows * 12u + (uint64_t)m->cfg.n_layers * (max_seqs * sizeof(bl_kv_table) + 8u);
+    uint64_t small = (uint64_t)max_rows * 12u + (uint64_t)m->n_kv * (max_seqs * sizeof(bl_kv_table) + 8u) +
+                     (uint64_t)m->n_states * (max_seqs + 1u) * 8u;
     if (!bl_mul_u64(n, sizeof(float), &bytes) || !bl_add_u64(bytes, small, &bytes)) {
         BL_FAIL(err, BL_ERANGE, "activations of %u rows overflow", max_rows);
     }
@@ -45,7 +47,7 @@ bl_code bl_exec_bytes(const bl_model *m, uint32_t max_rows, uint32_t max_seqs, u
 bl_code bl_exec_open(const bl_model *m, bl_backend *b, uint32_t max_rows, uint32_t max_seqs, bl_exec **ret,
                      bl_err *err) {
     uint64_t bytes;
-    uint32_t n_layers = m->cfg.n_layers;
+    uint32_t n_kv = m->n_kv, n_states = BL_MAX(m->n_states, 1u);
     BL_TRY(bl_exec_bytes(m, max_rows, max_seqs, &bytes, err));
     bl_exec *x = bl_alloc(sizeof *x);
     if (!x) {
@@ -59,9 +61,11 @@ bl_code bl_exec_open(const bl_model *m, bl_backend *b, uint32_t max_rows, uint32
     x->tokens = bl_alloc_array(max_rows, sizeof *x->tokens);
     x->pos = bl_alloc_array(max_rows, sizeof *x->pos);
     x->seq = bl_alloc_array(max_rows, sizeof *x->seq);
-    x->tables = bl_alloc_array((size_t)n_layers * max_seqs, sizeof *x->tables);
-    x->kv = bl_alloc_array(n_layers, sizeof *x->kv);
-    if (!x->memory || !x->tokens || !x->pos || !x->seq || !x->tables || !x->kv) {
+    x->tables = bl_alloc_array((size_t)n_kv * max_seqs, sizeof *x->tables);
+    x->kv = bl_alloc_array(n_kv, sizeof *x->kv);
+    x->states = bl_alloc_array((size_t)n_states * max_seqs, sizeof *x->states);
+    x->state = bl_alloc_array(n_states, sizeof *x->state);
+    if (!x->states || !x->state || !x->memory || !x->tokens || !x->pos || !x->seq || !x->tables || !x->kv) {
         bl_exec_close(x);
         BL_FAIL(err, BL_ENOMEM, "out of memory for activations of %u rows (%llu bytes)", max_rows,
                 (unsigned long long)bytes);
@@ -71,10 +75,13 @@ bl_code bl_exec_open(const bl_model *m, bl_backend *b, uint32_t max_rows, uint32
         x->slots[i] = p;
         p += slot_floats(m, i, max_rows);
     }
-    for (uint32_t i = 0; i < n_layers; i++) {
+    for (uint32_t i = 0; i < n_kv; i++) {
         x->kv[i] = x->tables + (size_t)i * max_seqs;
     }
-    bl_code rc = b->ops->prepare(b, m->ops, m->n_ops, max_rows, &x->backend_bytes, err);
+    for (uint32_t i = 0; i < n_states; i++) {
+        x->state[i] = x->states + (size_t)i * max_seqs;
+    }
+    bl_code rc = b->ops->prepare(b, m->ops, m->n_all_ops, max_rows, &x->backend_bytes, err);
     if (rc != BL_OK) {
         bl_exec_close(x);
         return rc;
@@ -83,6 +90,7 @@ bl_code bl_exec_open(const bl_model *m, bl_backend *b, uint32_t max_rows, uint32
                         .pos = x->pos,
                         .seq = x->seq,
                         .kv = x->kv,
+                        .state = x->state,
                         .out_rows = x->out_rows,
                         .n_slots = BL_SLOT__MAX,
                         .slots = x->slots,
@@ -101,6 +109,8 @@ void bl_exec_close(bl_exec *x) {
     bl_free(x->seq);
     bl_free(x->tables);
     bl_free(x->kv);
+    bl_free(x->states);
+    bl_free(x->state);
     bl_free(x);
 }
 
@@ -115,8 +125,11 @@ void bl_exec_begin(bl_exec *x) {
 void bl_exec_add(bl_exec *x, const bl_kv_seq *seq, const int32_t *tokens, uint32_t n, uint32_t pos) {
     bl_step *st = &x->step;
     BL_ASSERT(st->n_seqs < x->max_seqs && n <= x->max_rows - st->n_rows);
-    for (uint32_t i = 0; i < x->m->cfg.n_layers; i++) {
+    for (uint32_t i = 0; i < x->m->n_kv; i++) {
         x->tables[(size_t)i * x->max_seqs + st->n_seqs] = *bl_kv_seq_table(seq, i);
+    }
+    for (uint32_t i = 0; i < x->m->n_states; i++) {
+        x->states[(size_t)i * x->max_seqs + st->n_seqs] = bl_kv_seq_state(seq, i);
     }
     for (uint32_t i = 0; i < n; i++) {
         x->tokens[st->n_rows + i] = tokens[i];
@@ -152,8 +165,9 @@ static void move_row(bl_exec *x, uint32_t slot, uint32_t to, uint32_t from) {
 bl_code bl_exec_finish(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err) {
     BL_ASSERT(n >= 1 && n <= BL_EXEC_MAX_OUT);
     for (uint32_t i = 0; i < n; i++) {
-        move_row(x, BL_SLOT_X, i, rows[i]);
-        move_row(x, BL_SLOT_Q, i, rows[i]);
+        for (uint32_t k = 0; k < x->m->n_live; k++) {
+            move_row(x, x->m->live[k], i, rows[i]);
+        }
         x->tokens[i] = x->tokens[rows[i]];
         x->pos[i] = x->pos[rows[i]];
         x->seq[i] = x->seq[rows[i]];
@@ -161,6 +175,21 @@ bl_code bl_exec_finish(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err
     }
     x->step.n_rows = x->step.n_out_rows = n;
     return bl_exec_run(x, x->m->stored_op, x->m->n_ops, err);
+}
+
+bl_code bl_exec_hidden(bl_exec *x, bl_err *err) {
+    return bl_exec_run(x, x->m->hidden_op, x->m->draft_op, err);
+}
+
+bl_code bl_exec_draft(bl_exec *x, bl_err *err) {
+    return bl_exec_run(x, x->m->draft_op, x->m->draft_select_op, err);
+}
+
+bl_code bl_exec_draft_head(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err) {
+    BL_ASSERT(n >= 1 && n <= BL_EXEC_MAX_OUT);
+    memcpy(x->out_rows, rows, n * sizeof *rows);
+    x->step.n_out_rows = n;
+    return bl_exec_run(x, x->m->draft_select_op, x->m->n_all_ops, err);
 }
 
 const float *bl_exec_logits(const bl_exec *x, uint32_t i) {

@@ -43,7 +43,16 @@ bl_code bl_exec_finish(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err
 /* After [0, select_op): logits of the n <= BL_EXEC_MAX_OUT given rows (ascending); may be repeated for
  * others. */
 bl_code bl_exec_head(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err) BL_MUST_CHECK;
-/* Row i of the last finish or head; n_vocab floats. */
+/* After [0, select_op): every row's final norm to BL_SLOT_HIDDEN, where the draft head reads it. The model
+ * has a draft head, here and below. */
+bl_code bl_exec_hidden(bl_exec *x, bl_err *err) BL_MUST_CHECK;
+/* One step of the draft head over the rows of the step (which bl_exec_begin and bl_exec_add have set anew:
+ * row i is the token after the one whose hidden lies in row i of BL_SLOT_HIDDEN, its position that of the
+ * hidden; their tiles exist already). Leaves each row's own hidden in BL_SLOT_HIDDEN: the next step's. */
+bl_code bl_exec_draft(bl_exec *x, bl_err *err) BL_MUST_CHECK;
+/* After bl_exec_draft: logits of the n <= BL_EXEC_MAX_OUT given rows (ascending); may be repeated. */
+bl_code bl_exec_draft_head(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err) BL_MUST_CHECK;
+/* Row i of the last finish, head or draft_head; n_vocab floats. */
 const float *bl_exec_logits(const bl_exec *x, uint32_t i);
 /* Row i of any slot, for tests and traces. */
 const float *bl_exec_slot_row(const bl_exec *x, uint32_t slot, uint32_t i);

@@ -23,6 +23,7 @@ struct bl_kv_seq {
     bl_kv_table *tables;  /* [n_layers] */
     uint32_t *first_tile; /* [n_layers]: lowest tile still held */
     uint32_t table_len;
+    float *states; /* all of them, one behind the other */
 };
 
 static uint32_t tiles_for(uint64_t n_positions) {
@@ -74,6 +75,18 @@ bl_code bl_kv_pool_bytes(const bl_kv_geometry *g, uint64_t *ret, bl_err *err) {
     }
     *ret = bytes;
     return BL_OK;
+}
+
+static uint64_t state_floats(const bl_kv_geometry *g, uint32_t n) {
+    uint64_t floats = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        floats += g->states[i].n_floats;
+    }
+    return floats;
+}
+
+uint64_t bl_kv_state_bytes(const bl_kv_geometry *g) {
+    return state_floats(g, g->n_states) * sizeof(float);
 }
 
 uint64_t bl_kv_bytes_per_token(const bl_kv_geometry *g) {
@@ -156,11 +169,13 @@ bl_code bl_kv_seq_new(bl_kv_pool *p, bl_kv_seq **ret, bl_err *err) {
         s->tiles = bl_alloc_array((size_t)n_layers * s->table_len, sizeof *s->tiles);
         s->tables = bl_alloc_array(n_layers, sizeof *s->tables);
         s->first_tile = bl_alloc_array(n_layers, sizeof *s->first_tile);
+        s->states = bl_alloc_aligned(64, (size_t)bl_kv_state_bytes(&p->g) + 64);
     }
-    if (!s || !s->tiles || !s->tables || !s->first_tile) {
+    if (!s || !s->states || !s->tiles || !s->tables || !s->first_tile) {
         bl_kv_seq_free(s);
-        BL_FAIL(err, BL_ENOMEM, "out of memory for the tile tables of a sequence");
+        BL_FAIL(err, BL_ENOMEM, "out of memory for the tables and states of a sequence");
     }
+    memset(s->states, 0, (size_t)bl_kv_state_bytes(&p->g));
     for (uint32_t i = 0; i < n_layers; i++) {
         s->tables[i] = (bl_kv_table){.tiles = s->tiles + (size_t)i * s->table_len, .n_tiles = s->table_len};
     }
@@ -172,12 +187,13 @@ void bl_kv_seq_free(bl_kv_seq *s) {
     if (!s) {
         return;
     }
-    if (s->tiles && s->first_tile) {
+    if (s->tiles && s->first_tile && s->states) {
         bl_kv_seq_cut(s, 0);
     }
     bl_free(s->tiles);
     bl_free(s->tables);
     bl_free(s->first_tile);
+    bl_free_aligned(s->states);
     bl_free(s);
 }
 
@@ -214,7 +230,7 @@ bl_code bl_kv_seq_extend(bl_kv_seq *s, uint32_t n, bl_err *err) {
 }
 
 bool bl_kv_seq_can_cut(const bl_kv_seq *s, uint32_t n) {
-    if (n > s->len) {
+    if (n > s->len || (s->pool->g.n_states > 0 && n > 0 && n < s->len)) {
         return false;
     }
     for (uint32_t i = 0; i < s->pool->g.n_layers; i++) {
@@ -234,9 +250,16 @@ void bl_kv_seq_cut(bl_kv_seq *s, uint32_t n) {
         }
         s->first_tile[i] = BL_MIN(s->first_tile[i], end);
     }
+    if (n == 0) {
+        memset(s->states, 0, (size_t)bl_kv_state_bytes(&s->pool->g));
+    }
     s->len = n;
 }
 
 const bl_kv_table *bl_kv_seq_table(const bl_kv_seq *s, uint32_t layer) {
     return &s->tables[layer];
+}
+
+float *bl_kv_seq_state(const bl_kv_seq *s, uint32_t i) {
+    return s->states + state_floats(&s->pool->g, i);
 }

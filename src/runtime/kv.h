@@ -18,6 +18,8 @@
 typedef struct {
     const bl_kv_layer *layers; /* [n_layers], borrowed */
     uint32_t n_layers;
+    const bl_state_layer *states; /* [n_states], borrowed: recurrent layers */
+    uint32_t n_states;
     uint32_t n_context; /* positions a sequence may hold */
     uint32_t max_rows;  /* rows of one sequence in one step */
     uint32_t n_seqs;
@@ -28,6 +30,8 @@ typedef struct {
 uint32_t bl_kv_max_tiles(const bl_kv_geometry *g, uint32_t layer);
 /* Bytes of the pool. BL_ERANGE. */
 bl_code bl_kv_pool_bytes(const bl_kv_geometry *g, uint64_t *ret, bl_err *err) BL_MUST_CHECK;
+/* Bytes of the recurrent states of one sequence; they do not grow with it. */
+uint64_t bl_kv_state_bytes(const bl_kv_geometry *g);
 /* Bytes one position costs in all layers, before windows cap them. */
 uint64_t bl_kv_bytes_per_token(const bl_kv_geometry *g);
 
@@ -46,11 +50,13 @@ uint32_t bl_kv_seq_len(const bl_kv_seq *s);
  * Allocates nothing. n <= max_rows; BL_ELIMIT beyond n_context. */
 bl_code bl_kv_seq_extend(bl_kv_seq *s, uint32_t n, bl_err *err) BL_MUST_CHECK;
 /* Can the sequence be cut to n positions and go on from there? (Sliding layers may have let go of what
- * position n sees.) */
+ * position n sees; recurrent states only go forward.) */
 bool bl_kv_seq_can_cut(const bl_kv_seq *s, uint32_t n);
-/* Forgets positions from n on (n <= len); n = 0 always works. */
+/* Forgets positions from n on (n <= len); n = 0 always works and starts the states anew. */
 void bl_kv_seq_cut(bl_kv_seq *s, uint32_t n);
 /* Borrowed; valid until the next extend or cut. */
 const bl_kv_table *bl_kv_seq_table(const bl_kv_seq *s, uint32_t layer);
+/* State i < n_states: the step moves it past its rows. Borrowed for the life of the sequence. */
+float *bl_kv_seq_state(const bl_kv_seq *s, uint32_t i);
 
 #endif

@@ -28,7 +28,9 @@ static bl_code inspect(const bl_engine_options *o, bl_loaded *l, bl_err *err) {
     uint32_t n_context = o->n_context > 0 ? o->n_context : trained;
     l->max_rows = BL_MIN(o->prefill_chunk > 0 ? o->prefill_chunk : BL_DEFAULT_CHUNK, n_context);
     l->kv = (bl_kv_geometry){.layers = l->model->kv,
-                             .n_layers = l->model->cfg.n_layers,
+                             .n_layers = l->model->n_kv,
+                             .states = l->model->states,
+                             .n_states = l->model->n_states,
                              .n_context = n_context,
                              .max_rows = l->max_rows,
                              .n_seqs = 1,

@@ -59,16 +59,17 @@ static bl_code sum_weights(const bl_model *m, const bl_backend *b, bl_model_info
     r->weights_bytes += vectors;
     for (size_t i = 0; i < m->n_ops; i++) {
         for (size_t k = 0; k < m->ops[i].n_w; k++) {
-            const bl_mat_desc *d = &m->matrices[m->refs[i].w[k]].desc;
+            const bl_model_matrix *w = &m->matrices[m->refs[i].w[k]];
+            const bl_mat_desc *d = &w->desc;
             uint64_t bytes;
             BL_TRY(b->ops->mat_bytes(b, d, &bytes, err));
-            if (m->ops[i].kind != BL_OP_MATMUL) {
-                r->read_bytes_per_token += bytes / d->n_out; /* one row of the embedding */
+            if (m->ops[i].kind == BL_OP_EMBED) {
+                r->read_bytes_per_token += bytes / d->n_out; /* one row */
                 continue;
             }
-            r->read_bytes_per_token += bytes;
-            if (i < m->select_op) {
-                r->flops_per_token += 2 * (uint64_t)d->n_out * d->k; /* the head runs once per prompt */
+            r->read_bytes_per_token += bytes / w->n_experts * w->n_used;
+            if (i < m->select_op) { /* the head runs once per prompt */
+                r->flops_per_token += 2 * (uint64_t)d->n_out * d->k / w->n_experts * w->n_used;
             }
         }
     }
@@ -80,19 +81,27 @@ static bl_code sum_weights(const bl_model *m, const bl_backend *b, bl_model_info
  * with its scales, and per thread an attention work area. prepare() says it exactly, but needs the loaded
  * matrices. */
 static uint64_t backend_scratch(const bl_model *m, uint32_t max_rows) {
-    uint64_t widest = 0;
-    for (size_t i = 0; i < m->n_ops; i++) {
-        if (m->ops[i].kind == BL_OP_MATMUL) {
+    const bl_decoder_config *c = &m->cfg;
+    uint64_t widest = 0, rows = (uint64_t)max_rows * BL_MAX(c->n_used, 1u);
+    for (size_t i = 0; i < m->n_all_ops; i++) {
+        if (m->ops[i].kind == BL_OP_MATMUL || m->ops[i].kind == BL_OP_EXPERTS) {
             widest = BL_MAX(widest, m->matrices[m->refs[i].w[0]].desc.k);
         }
     }
-    return max_rows * widest * 2u + ((uint64_t)1 << 20);
+    /* experts' rows: in, gate, up and out in f32 */
+    uint64_t experts = c->n_experts > 0 ? rows * 8u * ((uint64_t)c->hidden + c->expert_ffn) : 0;
+    return rows * widest * 2u + experts + ((uint64_t)1 << 20);
 }
 
 bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometry *kv, uint32_t max_rows,
                      bl_model_info *ret, bl_err *err) {
     const bl_decoder_config *c = &m->cfg;
     bl_model_info r = {.n_params = m->n_params,
+                       .n_active_params = m->n_active_params,
+                       .n_draft_params = bl_model_has_draft(m) ? m->n_draft_params : 0,
+                       .n_experts = c->n_experts,
+                       .n_experts_used = c->n_used,
+                       .expert_ffn = c->expert_ffn,
                        .n_vocab = c->n_vocab,
                        .n_layers = c->n_layers,
                        .hidden = c->hidden,
@@ -106,15 +115,22 @@ bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometr
                        .tied_embeddings = c->tied,
                        .file_bytes = bl_checkpoint_tensor_bytes(m->ckpt)};
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        r.n_full_layers += !c->sliding[i];
+        r.n_full_layers += c->layer[i].mixer == BL_MIX_ATTENTION && !c->layer[i].sliding;
+        r.n_delta_layers += c->layer[i].mixer == BL_MIX_DELTA;
     }
     snprintf(r.family, sizeof r.family, "%s", c->family);
     snprintf(r.container, sizeof r.container, "%s",
              bl_checkpoint_kind_of(m->ckpt) == BL_CKPT_GGUF ? "gguf" : "safetensors");
+    snprintf(r.draft, sizeof r.draft, "%s",
+             bl_model_has_draft(m)   ? "embedded"
+             : c->n_draft_layers > 0 ? c->draft_refused
+                                     : "none");
     quant_text(m, r.quant);
     BL_TRY(sum_weights(m, b, &r, err));
     r.kv_bytes_per_token = bl_kv_bytes_per_token(kv);
     BL_TRY(bl_kv_pool_bytes(kv, &r.kv_bytes, err));
+    r.state_bytes = bl_kv_state_bytes(kv);
+    r.kv_bytes += r.state_bytes * kv->n_seqs;
     BL_TRY(bl_exec_bytes(m, max_rows, kv->n_seqs, &r.scratch_bytes, err));
     r.scratch_bytes += backend_scratch(m, max_rows) + bl_sampler_bytes(c->n_vocab);
     r.other_bytes = PROGRAM_BYTES + (uint64_t)c->n_vocab * TOKENIZER_TOKEN_BYTES;

@@ -11,10 +11,10 @@
 #define LOCAL_THETA     10000.0
 
 static const bl_decoder_names hf_names = {
-    .embed = "model.embed_tokens",
+    .embed = "embed_tokens",
     .head = "lm_head",
-    .final_norm = "model.norm",
-    .layer = "model.layers.",
+    .final_norm = "norm",
+    .layer = "layers.",
     .attn_norm = "input_layernorm",
     .q = "self_attn.q_proj",
     .k = "self_attn.k_proj",
@@ -30,39 +30,6 @@ static const bl_decoder_names hf_names = {
     .post_ffn_norm = "post_feedforward_layernorm",
 };
 
-/* Every pattern-th layer is full, the others slide. */
-static void apply_pattern(bl_decoder_config *cfg, uint32_t pattern) {
-    for (uint32_t i = 0; i < cfg->n_layers; i++) {
-        cfg->sliding[i] = cfg->window > 0 && i % pattern < pattern - 1;
-    }
-}
-
-static bl_code hf_layer_types(const json_t *o, bl_decoder_config *cfg, bl_err *err) {
-    const json_t *types = json_object_get(o, "layer_types");
-    if (!types || json_is_null(types)) {
-        uint64_t pattern = DEFAULT_PATTERN;
-        BL_TRY(bl_json_get_u64(o, "_sliding_window_pattern", 1, BL_MODEL_MAX_LAYERS, WHAT, &pattern, err));
-        BL_TRY(bl_json_get_u64(o, "sliding_window_pattern", 1, BL_MODEL_MAX_LAYERS, WHAT, &pattern, err));
-        apply_pattern(cfg, (uint32_t)pattern);
-        return BL_OK;
-    }
-    if (!json_is_array(types) || json_array_size(types) != cfg->n_layers) {
-        BL_FAIL(err, BL_EFORMAT, WHAT ": layer_types must list %u layers, %zu found", cfg->n_layers,
-                json_array_size(types));
-    }
-    for (uint32_t i = 0; i < cfg->n_layers; i++) {
-        const char *t = json_string_value(json_array_get(types, i));
-        if (t && strcmp(t, "sliding_attention") == 0) {
-            cfg->sliding[i] = true;
-        } else if (!t || strcmp(t, "full_attention") != 0) {
-            BL_FAIL(err, BL_ENOTSUP,
-                    WHAT ": layer_types[%u] is '%s', sliding_attention and full_attention are allowed", i,
-                    t ? t : "no string");
-        }
-    }
-    return BL_OK;
-}
-
 static bl_code hf_ropes(const json_t *o, bl_decoder_config *cfg, bl_err *err) {
     double theta = 1e6, local = LOCAL_THETA;
     BL_TRY(bl_json_get_f64(o, "rope_theta", 1.0, 1e12, WHAT, &theta, err));
@@ -75,13 +42,13 @@ static bl_code hf_ropes(const json_t *o, bl_decoder_config *cfg, bl_err *err) {
     } else if (nested && !json_is_null(nested)) {
         BL_FAIL(err, BL_ENOTSUP, WHAT ": rope_parameters must hold full_attention and sliding_attention");
     }
-    BL_TRY(bl_family_hf_rope(full_params, theta, &cfg->rope, err));
-    return bl_family_hf_rope(local_params, local, &cfg->rope_local, err);
+    BL_TRY(bl_family_hf_rope(full_params, theta, cfg->head_dim, &cfg->rope, err));
+    return bl_family_hf_rope(local_params, local, cfg->head_dim, &cfg->rope_local, err);
 }
 
-static bl_code read_hf(const bl_checkpoint *c, bl_decoder_config *cfg, bl_err *err) {
-    const json_t *o = bl_checkpoint_config(c);
-    BL_TRY(bl_family_hf_refuse_quantised(o, err));
+/* MLX stores the norms as Hugging Face does: 1 is added for both. */
+static bl_code read_hf(const bl_checkpoint *c, const json_t *o, bl_decoder_config *cfg, bl_err *err) {
+    (void)c;
     BL_TRY(bl_family_hf_refuse_set(o, "attn_logit_softcapping", err));
     BL_TRY(bl_family_hf_refuse_set(o, "use_bidirectional_attention", err));
     BL_TRY(bl_family_hf_dims(o, cfg, err));
@@ -99,12 +66,10 @@ static bl_code read_hf(const bl_checkpoint *c, bl_decoder_config *cfg, bl_err *e
     uint64_t window = 0;
     BL_TRY(bl_json_get_u64(o, "sliding_window", 1, BL_MODEL_MAX_CONTEXT, WHAT, &window, err));
     cfg->window = (uint32_t)window;
-    BL_TRY(hf_layer_types(o, cfg, err));
-    for (uint32_t i = 0; i < cfg->n_layers; i++) {
-        if (cfg->sliding[i] && cfg->window == 0) {
-            BL_FAIL(err, BL_EFORMAT, WHAT ": layer %u slides, but key 'sliding_window' is missing", i);
-        }
-    }
+    uint64_t pattern = DEFAULT_PATTERN;
+    BL_TRY(bl_json_get_u64(o, "_sliding_window_pattern", 1, BL_MODEL_MAX_LAYERS, WHAT, &pattern, err));
+    BL_TRY(bl_json_get_u64(o, "sliding_window_pattern", 1, BL_MODEL_MAX_LAYERS, WHAT, &pattern, err));
+    BL_TRY(bl_family_hf_layer_types(o, (uint32_t)pattern, false, cfg, err));
     BL_TRY(hf_ropes(o, cfg, err));
     cfg->qk_norm = true;
     cfg->post_norms = true;
@@ -114,30 +79,25 @@ static bl_code read_hf(const bl_checkpoint *c, bl_decoder_config *cfg, bl_err *e
 }
 
 static bl_code gguf_layers(const bl_gguf *g, bl_decoder_config *cfg, bl_err *err) {
-    static const char key[] = "gemma3.attention.sliding_window_pattern";
+    static const char key[] = "attention.sliding_window_pattern";
     BL_TRY(bl_family_gguf_u32(g, "gemma3", "attention.sliding_window", 0, BL_MODEL_MAX_CONTEXT, false,
                               &cfg->window, err));
-    size_t n = 0;
-    if (bl_gguf_array_len(g, key, &n, NULL) == BL_OK && n > 0) { /* one flag per layer */
-        int32_t flags[BL_MODEL_MAX_LAYERS];
-        if (n != cfg->n_layers) {
-            BL_FAIL(err, BL_EFORMAT, "metadata key '%s' has %zu elements, the model has %u layers", key, n,
-                    cfg->n_layers);
-        }
-        BL_TRY(bl_gguf_array_i32(g, key, flags, n, err));
-        for (uint32_t i = 0; i < cfg->n_layers; i++) {
-            cfg->sliding[i] = cfg->window > 0 && flags[i] != 0;
-        }
-        return BL_OK;
+    uint32_t pattern = DEFAULT_PATTERN, flags[BL_MODEL_MAX_LAYERS];
+    bool each = bl_gguf_is_array(g, "gemma3.attention.sliding_window_pattern"); /* one flag per layer */
+    if (each) {
+        BL_TRY(bl_family_gguf_per_layer(g, "gemma3", key, UINT32_MAX, cfg->n_layers, flags, err));
+    } else {
+        BL_TRY(bl_family_gguf_u32(g, "gemma3", key, 1, BL_MODEL_MAX_LAYERS, false, &pattern, err));
     }
-    uint32_t pattern = DEFAULT_PATTERN;
-    BL_TRY(bl_family_gguf_u32(g, "gemma3", "attention.sliding_window_pattern", 1, BL_MODEL_MAX_LAYERS, false,
-                              &pattern, err));
-    apply_pattern(cfg, pattern);
+    for (uint32_t i = 0; i < cfg->n_layers; i++) {
+        bool slides = each ? flags[i] != 0 : i % pattern < pattern - 1;
+        cfg->layer[i].sliding = cfg->window > 0 && slides;
+    }
     return BL_OK;
 }
 
-static bl_code read_gguf(const bl_checkpoint *c, bl_decoder_config *cfg, bl_err *err) {
+static bl_code read_gguf(const bl_checkpoint *c, const char *arch, bl_decoder_config *cfg, bl_err *err) {
+    (void)arch;
     const bl_gguf *g = bl_checkpoint_gguf(c);
     BL_TRY(bl_family_gguf_dims(c, "gemma3", cfg, err));
     BL_TRY(gguf_layers(g, cfg, err));
@@ -168,8 +128,10 @@ static bl_code read_gguf(const bl_checkpoint *c, bl_decoder_config *cfg, bl_err 
 
 const bl_family bl_family_gemma3_text = {
     .name = "gemma3_text",
-    .gguf_arch = "gemma3",
+    .types = {"gemma3_text", "gemma3"},
+    .gguf_archs = {"gemma3"},
     .hf_names = &hf_names,
+    .gguf_names = &bl_decoder_gguf_names,
     .read_hf = read_hf,
     .read_gguf = read_gguf,
     .ignorable = NULL,

@@ -7,10 +7,10 @@
 #include "model/family.h"
 
 static const bl_decoder_names hf_names = {
-    .embed = "model.embed_tokens",
+    .embed = "embed_tokens",
     .head = "lm_head",
-    .final_norm = "model.norm",
-    .layer = "model.layers.",
+    .final_norm = "norm",
+    .layer = "layers.",
     .attn_norm = "input_layernorm",
     .q = "self_attn.q_proj",
     .k = "self_attn.k_proj",
@@ -22,9 +22,8 @@ static const bl_decoder_names hf_names = {
     .down = "mlp.down_proj",
 };
 
-static bl_code read_hf(const bl_checkpoint *c, bl_decoder_config *cfg, bl_err *err) {
-    const json_t *o = bl_checkpoint_config(c);
-    BL_TRY(bl_family_hf_refuse_quantised(o, err));
+static bl_code read_hf(const bl_checkpoint *c, const json_t *o, bl_decoder_config *cfg, bl_err *err) {
+    (void)c;
     BL_TRY(bl_family_hf_dims(o, cfg, err));
     cfg->act = BL_GLU_SILU;
     BL_TRY(bl_family_hf_act(o, "hidden_act", &cfg->act, err));
@@ -35,7 +34,7 @@ static bl_code read_hf(const bl_checkpoint *c, bl_decoder_config *cfg, bl_err *e
     BL_TRY(bl_json_get_f64(o, "rope_theta", 1.0, 1e12, "config.json", &theta, err));
     const json_t *params = json_object_get(o, "rope_parameters");
     BL_TRY(bl_family_hf_rope(params && !json_is_null(params) ? params : json_object_get(o, "rope_scaling"),
-                             theta, &cfg->rope, err));
+                             theta, cfg->head_dim, &cfg->rope, err));
     cfg->rope_local = cfg->rope;
     cfg->attn_scale = (float)(1.0 / sqrt((double)cfg->head_dim));
     return BL_OK;
@@ -66,16 +65,19 @@ static bl_code read_rope_factors(const bl_checkpoint *c, bl_decoder_config *cfg,
     return BL_OK;
 }
 
-static bl_code read_gguf(const bl_checkpoint *c, bl_decoder_config *cfg, bl_err *err) {
+static bl_code read_gguf(const bl_checkpoint *c, const char *arch, bl_decoder_config *cfg, bl_err *err) {
     const bl_gguf *g = bl_checkpoint_gguf(c);
-    BL_TRY(bl_family_gguf_dims(c, "llama", cfg, err));
-    uint32_t n_experts = 0;
-    BL_TRY(bl_family_gguf_u32(g, "llama", "expert_count", 0, UINT32_MAX, false, &n_experts, err));
-    if (n_experts > 0) {
+    BL_TRY(bl_family_gguf_dims(c, arch, cfg, err));
+    if (cfg->n_experts > 0) {
         BL_FAIL(err, BL_ENOTSUP,
-                "metadata key 'llama.expert_count' is %u, this version runs dense models only", n_experts);
+                "metadata key 'llama.expert_count' is %u, this version runs dense llama models only",
+                cfg->n_experts);
     }
-    BL_TRY(bl_family_gguf_rope(g, "llama", 10000.0, &cfg->rope, err));
+    BL_TRY(bl_family_gguf_rope(g, arch, 10000.0, &cfg->rope, err));
+    if (cfg->rope.n_rot != 0 && cfg->rope.n_rot != cfg->head_dim) {
+        BL_FAIL(err, BL_ENOTSUP, "metadata key '%s.rope.dimension_count' is %u, heads of %u must turn whole",
+                arch, cfg->rope.n_rot, cfg->head_dim);
+    }
     BL_TRY(read_rope_factors(c, cfg, err));
     cfg->rope_local = cfg->rope;
     cfg->act = BL_GLU_SILU;
@@ -86,17 +88,18 @@ static bl_code read_gguf(const bl_checkpoint *c, bl_decoder_config *cfg, bl_err 
     return BL_OK;
 }
 
-/* rope_freqs.weight is read above; old checkpoints carry the frequencies as a buffer of every layer. */
-static bool ignorable(const char *name) {
-    static const char suffix[] = ".rotary_emb.inv_freq";
-    size_t n = strlen(name), k = sizeof suffix - 1;
-    return strcmp(name, "rope_freqs.weight") == 0 || (n >= k && strcmp(name + n - k, suffix) == 0);
+/* rope_freqs.weight is read above. */
+static bool ignorable(const bl_model *m, const char *name) {
+    (void)m;
+    return strcmp(name, "rope_freqs.weight") == 0;
 }
 
 const bl_family bl_family_llama = {
     .name = "llama",
-    .gguf_arch = "llama",
+    .types = {"llama"},
+    .gguf_archs = {"llama"},
     .hf_names = &hf_names,
+    .gguf_names = &bl_decoder_gguf_names,
     .read_hf = read_hf,
     .read_gguf = read_gguf,
     .ignorable = ignorable,
