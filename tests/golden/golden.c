@@ -191,6 +191,71 @@ static bl_code compare_forward(machine *m, const bl_safetensors *st, bool *ok, b
     return BL_OK;
 }
 
+/* One step of the draft head over rows t = 0 ... n - 1: hidden t (in BL_SLOT_HIDDEN) and token t + shift,
+ * against mtp_hidden_<shift> and mtp_logits_<shift>. */
+static bl_code compare_draft_step(machine *m, const bl_safetensors *st, const int32_t *ids, uint32_t n_ids,
+                                  uint32_t shift, bool *ok, bl_err *err) {
+    uint32_t n = n_ids - shift, hidden = m->l.model->cfg.hidden, n_vocab = m->l.model->cfg.n_vocab;
+    const bl_tensor_view *h = NULL, *logits = NULL;
+    char name[32];
+    snprintf(name, sizeof name, "mtp_hidden_%u", shift);
+    BL_TRY(get(st, name, BL_DTYPE_F32, 2, &h, err));
+    snprintf(name, sizeof name, "mtp_logits_%u", shift);
+    BL_TRY(get(st, name, BL_DTYPE_F32, 2, &logits, err));
+    if (h->dims[0] != n || h->dims[1] != hidden || logits->dims[0] != n || logits->dims[1] != n_vocab) {
+        BL_FAIL(err, BL_EFORMAT,
+                "expected.safetensors: shapes of the draft head do not belong to this model");
+    }
+    bl_exec_begin(m->exec);
+    bl_exec_add(m->exec, m->seq, ids + shift, n, 0);
+    BL_TRY(bl_exec_draft(m->exec, err));
+    float *tmp = bl_alloc_array(BL_MAX(hidden, n_vocab), sizeof *tmp);
+    if (!tmp) {
+        BL_FAIL(err, BL_ENOMEM, "out of memory for a row");
+    }
+    stats hs = {0}, ls = {0};
+    add_slot(&hs, m, BL_SLOT_HIDDEN, n, hidden, h->data, tmp);
+    bl_code rc = BL_OK;
+    for (uint32_t r = 0; r < n && rc == BL_OK; r += BL_EXEC_MAX_OUT) {
+        uint32_t k = BL_MIN(n - r, BL_EXEC_MAX_OUT), rows[BL_EXEC_MAX_OUT];
+        for (uint32_t i = 0; i < k; i++) {
+            rows[i] = r + i;
+        }
+        rc = bl_exec_draft_head(m->exec, rows, k, err);
+        add_slot(&ls, m, BL_SLOT_LOGITS, k, n_vocab, logits->data + (size_t)r * n_vocab * sizeof(float), tmp);
+    }
+    bl_free(tmp);
+    BL_TRY(rc);
+    snprintf(name, sizeof name, "draft %u hidden", shift);
+    *ok = report(name, &hs) && *ok;
+    snprintf(name, sizeof name, "draft %u logits", shift);
+    *ok = report(name, &ls) && *ok;
+    return BL_OK;
+}
+
+/* Both steps of an embedded head, where the file holds expectations; all rows at once. */
+static bl_code compare_draft(machine *m, const bl_safetensors *st, bool *ok, bl_err *err) {
+    static int32_t ids[MAX_TOKENS];
+    uint32_t n;
+    if (!bl_safetensors_find(st, "mtp_logits_1")) {
+        return BL_OK;
+    }
+    if (!bl_model_has_draft(m->l.model)) {
+        printf("  %-18s not usable: %s  BEYOND\n", "draft head", m->l.model->cfg.draft_refused);
+        *ok = false;
+        return BL_OK;
+    }
+    BL_TRY(get_ids(st, "input_ids", ids, &n, err));
+    bl_kv_seq_cut(m->seq, 0);
+    BL_TRY(start_rows(m, ids, n, err));
+    BL_TRY(bl_exec_run(m->exec, 0, m->l.model->select_op, err));
+    BL_TRY(bl_exec_hidden(m->exec, err));
+    for (uint32_t shift = 1; shift <= 2; shift++) {
+        BL_TRY(compare_draft_step(m, st, ids, n, shift, ok, err));
+    }
+    return BL_OK;
+}
+
 /* Evaluates the prompt in chunks; logits of the last row. */
 static bl_code prefill(machine *m, const int32_t *ids, uint32_t n, const float **ret, bl_err *err) {
     for (uint32_t at = 0; at < n;) {
@@ -266,6 +331,7 @@ static bl_code golden(const char *dir, const options *o, bool *ok, bl_err *err) 
     bl_code rc = machine_open(&m, &eo, err);
     rc = rc == BL_OK ? bl_safetensors_open(path, true, &st, err) : rc;
     rc = rc == BL_OK ? compare_forward(&m, st, ok, err) : rc;
+    rc = rc == BL_OK ? compare_draft(&m, st, ok, err) : rc;
     rc = rc == BL_OK ? compare_greedy(&m, st, ok, err) : rc;
     bl_safetensors_free(st);
     machine_close(&m);
