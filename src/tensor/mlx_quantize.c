@@ -47,15 +47,28 @@ bl_code bl_mlx_quantize_check(const bl_mlx_quantize_format *f, bl_err *err) {
 
 /* ---- plain numbers ---- */
 
+/* Groups are whole blocks of this many elements: loops of a fixed length that compilers turn into vectors. */
+#define LANES 16u
+
 static void load(bl_dtype t, const uint8_t *src, uint32_t n, float *dst) {
     if (t == BL_DTYPE_F32) {
         memcpy(dst, src, n * sizeof *dst);
         return;
     }
-    for (uint32_t i = 0; i < n; i++) {
-        uint16_t h;
-        memcpy(&h, src + 2 * (size_t)i, 2);
-        dst[i] = t == BL_DTYPE_BF16 ? bl_bf16_to_f32(h) : bl_f16_to_f32(h);
+    for (uint32_t i = 0; i < n; i += LANES) {
+        uint16_t h[LANES];
+        uint32_t u[LANES];
+        memcpy(h, src + 2 * (size_t)i, sizeof h);
+        if (t == BL_DTYPE_F16) {
+            for (uint32_t k = 0; k < LANES; k++) {
+                dst[i + k] = bl_f16_to_f32(h[k]);
+            }
+            continue;
+        }
+        for (uint32_t k = 0; k < LANES; k++) {
+            u[k] = (uint32_t)h[k] << 16;
+        }
+        memcpy(dst + i, u, sizeof u);
     }
 }
 
@@ -80,38 +93,65 @@ static float round_to(bl_dtype t, float v) {
 }
 
 static float abs_max(const float *w, uint32_t n) {
-    float m = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        m = fmaxf(m, fabsf(w[i]));
+    float m[LANES] = {0};
+    for (uint32_t i = 0; i < n; i += LANES) {
+        for (uint32_t k = 0; k < LANES; k++) {
+            m[k] = fabsf(w[i + k]) > m[k] ? fabsf(w[i + k]) : m[k];
+        }
     }
-    return m;
+    for (uint32_t k = 1; k < LANES; k++) {
+        m[0] = m[k] > m[0] ? m[k] : m[0];
+    }
+    return m[0];
 }
 
 /* ---- affine ---- */
 
 /* q[n] (n a multiple of 32) as one little-endian bit stream. */
 static void pack(const uint8_t *q, uint32_t n, uint32_t bits, uint8_t *dst) {
-    uint64_t acc = 0;
-    uint32_t have = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        acc |= (uint64_t)q[i] << have;
-        have += bits;
-        while (have >= 8) {
-            *dst++ = (uint8_t)acc;
-            acc >>= 8;
-            have -= 8;
+    if (bits == 8) {
+        memcpy(dst, q, n);
+        return;
+    }
+    if (bits == 4) {
+        for (uint32_t i = 0; i < n / 2; i++) {
+            dst[i] = (uint8_t)(q[2 * i] | q[2 * i + 1] << 4);
+        }
+        return;
+    }
+    for (uint32_t i = 0; i < n; i += 8, dst += bits) { /* 8 elements are `bits` bytes */
+        uint64_t v = 0;
+        for (uint32_t k = 0; k < 8; k++) {
+            v |= (uint64_t)q[i + k] << k * bits;
+        }
+        for (uint32_t k = 0; k < bits; k++) {
+            dst[k] = (uint8_t)(v >> 8 * k);
         }
     }
 }
 
+static void min_max(const float *w, uint32_t n, float *ret_lo, float *ret_hi) {
+    float lo[LANES], hi[LANES];
+    memcpy(lo, w, sizeof lo);
+    memcpy(hi, w, sizeof hi);
+    for (uint32_t i = LANES; i < n; i += LANES) {
+        for (uint32_t k = 0; k < LANES; k++) {
+            lo[k] = w[i + k] < lo[k] ? w[i + k] : lo[k];
+            hi[k] = w[i + k] > hi[k] ? w[i + k] : hi[k];
+        }
+    }
+    for (uint32_t k = 1; k < LANES; k++) {
+        lo[0] = lo[k] < lo[0] ? lo[k] : lo[0];
+        hi[0] = hi[k] > hi[0] ? hi[k] : hi[0];
+    }
+    *ret_lo = lo[0];
+    *ret_hi = hi[0];
+}
+
 static void affine_group(const float *w, uint32_t n, uint32_t bits, uint8_t *ret_q, float *ret_scale,
                          float *ret_bias) {
-    float n_bins = (float)((1u << bits) - 1);
-    float lo = w[0], hi = w[0];
-    for (uint32_t i = 1; i < n; i++) {
-        lo = w[i] < lo ? w[i] : lo;
-        hi = w[i] > hi ? w[i] : hi;
-    }
+    float n_bins = (float)((1u << bits) - 1), lo, hi;
+    min_max(w, n, &lo, &hi);
     bool from_low = fabsf(lo) > fabsf(hi);
     float scale = fmaxf((hi - lo) / n_bins, 1e-7f);
     scale = from_low ? scale : -scale;
@@ -123,10 +163,21 @@ static void affine_group(const float *w, uint32_t n, uint32_t bits, uint8_t *ret
         scale = edge / q0;
         bias = edge;
     }
-    for (uint32_t i = 0; i < n; i++) {
-        float q = rintf((w[i] - bias) / scale);
-        q = fminf(fmaxf(q, 0), n_bins);
-        ret_q[i] = (uint8_t)q;
+    for (uint32_t i = 0; i < n; i += LANES) {
+        float x[LANES];
+        uint32_t u[LANES];
+        /* Cut to the range before rounding: its ends are whole numbers, so that is the same. Below 2^22,
+         * adding 1.5 * 2^23 rounds half to even and leaves the number in the low bits. */
+        for (uint32_t k = 0; k < LANES; k++) {
+            float v = (w[i + k] - bias) / scale;
+            v = v > 0 ? v : 0;
+            v = v < n_bins ? v : n_bins;
+            x[k] = v + 0x1.8p23f;
+        }
+        memcpy(u, x, sizeof u);
+        for (uint32_t k = 0; k < LANES; k++) {
+            ret_q[i + k] = (uint8_t)u[k];
+        }
     }
     *ret_scale = scale;
     *ret_bias = bias;
@@ -135,8 +186,7 @@ static void affine_group(const float *w, uint32_t n, uint32_t bits, uint8_t *ret
 /* ---- fp4, fp8 ---- */
 
 /* MLX's CPU code takes the first nearest entry of the table 0 .5 1 1.5 2 3 4 6 -0 -.5 ..., distances rounded
- * to the source's dtype. Up to 6 the distances that matter are exact. Far beyond, which only a saturated
- * nvfp4 scale leads to, they all round to one number, and the first entry wins. */
+ * to the source's dtype. */
 static uint8_t e2m1_far(bl_dtype t, float x) {
     static const float value[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
     uint8_t best = 0;
@@ -151,37 +201,42 @@ static uint8_t e2m1_far(bl_dtype t, float x) {
     return best;
 }
 
-/* A tie goes to the smaller magnitude, and a negative number that rounds to zero loses its sign: both follow
- * from "the first nearest entry". */
-static uint8_t e2m1_of(bl_dtype t, float x) {
-    static const float middle[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
-    float a = fabsf(x);
-    if (a > 8) {
-        return e2m1_far(t, x);
+/* From the table follows: a tie goes to the smaller magnitude, and a negative number that rounds to zero
+ * loses its sign. Up to 8 the distances that matter are exact; far beyond, which only a saturated nvfp4 scale
+ * leads to, they all round to one number, and the first entry wins. */
+static void e2m1_lanes(const float *x, uint32_t *ret_q) {
+    for (uint32_t k = 0; k < LANES; k++) {
+        float a = fabsf(x[k]);
+        uint32_t q = (uint32_t)(a > 0.25f) + (uint32_t)(a > 0.75f) + (uint32_t)(a > 1.25f) +
+                     (uint32_t)(a > 1.75f) + (uint32_t)(a > 2.5f) + (uint32_t)(a > 3.5f) +
+                     (uint32_t)(a > 5.0f);
+        ret_q[k] = q | (uint32_t)(x[k] < -0.25f) << 3;
     }
-    uint8_t q = 0;
-    for (uint32_t i = 0; i < BL_COUNTOF(middle); i++) {
-        q = (uint8_t)(q + (a > middle[i]));
-    }
-    return q == 0 || x > 0 ? q : q | 8;
 }
 
-/* Round half to even; 448 is the largest. */
-static uint8_t e4m3_of(float x) {
-    uint32_t u = bl_f32_to_bits(x);
-    uint8_t sign = (uint8_t)(u >> 24 & 0x80u);
-    u &= 0x7fffffffu;
-    if (u >= bl_f32_to_bits(448.0f)) {
-        return sign | 0x7e;
+/* Round half to even; 448 is the largest. Below 2^-6 lie multiples of 2^-9, rounded by an addition. */
+static void e4m3_lanes(const float *x, uint32_t *ret_q) {
+    uint32_t u[LANES], low[LANES];
+    float shifted[LANES];
+    memcpy(u, x, sizeof u);
+    for (uint32_t k = 0; k < LANES; k++) {
+        shifted[k] = fabsf(x[k]) + 0x1p14f;
     }
-    if (u < bl_f32_to_bits(0x1p-6f)) {
-        /* below the normal numbers: multiples of 2^-9, rounded by the addition */
-        float shifted = bl_bits_to_f32(u) + 0x1p14f;
-        return (uint8_t)(sign | (bl_f32_to_bits(shifted) - bl_f32_to_bits(0x1p14f)));
+    memcpy(low, shifted, sizeof low);
+    for (uint32_t k = 0; k < LANES; k++) {
+        uint32_t m = u[k] & 0x7fffffffu;
+        uint32_t high = (m - (120u << 23) + 0x7ffffu + (m >> 20 & 1u)) >> 20;
+        uint32_t q = m < 121u << 23 ? low[k] - (141u << 23) : high;
+        q = m >= 0x43e00000u ? 0x7eu : q; /* 448 */
+        ret_q[k] = (u[k] >> 24 & 0x80u) | q;
     }
-    uint32_t odd = u >> 20 & 1u;
-    u = u - (120u << 23) + 0x7ffffu + odd;
-    return (uint8_t)(sign | u >> 20);
+}
+
+static uint8_t e4m3_of(float v) {
+    float x[LANES] = {v};
+    uint32_t q[LANES];
+    e4m3_lanes(x, q);
+    return (uint8_t)q[0];
 }
 
 static float e4m3_value(uint8_t s) {
@@ -201,11 +256,11 @@ static int exponent_above(float x) {
     return BL_MIN(BL_MAX(e, -127), 127);
 }
 
-static void fp_group(const bl_mlx_quantize_format *f, bl_dtype t, const float *w, uint8_t *ret_weight,
+static void fp_group(const bl_mlx_quantize_format *f, bl_dtype t, const float *w, uint8_t *ret_q,
                      uint8_t *ret_scale) {
-    float scale = round_to(t, abs_max(w, f->group) / (f->bits == 8 ? 448.0f : 6.0f));
-    float unit;
-    if (f->mode == BL_MLX_QUANTIZE_NVFP4) {
+    float most = abs_max(w, f->group), scale = round_to(t, most / (f->bits == 8 ? 448.0f : 6.0f)), unit;
+    bool nv = f->mode == BL_MLX_QUANTIZE_NVFP4;
+    if (nv) {
         *ret_scale = e4m3_of(scale);
         unit = e4m3_value(*ret_scale);
     } else {
@@ -213,14 +268,26 @@ static void fp_group(const bl_mlx_quantize_format *f, bl_dtype t, const float *w
         *ret_scale = (uint8_t)(e + 127);
         unit = ldexpf(1.0f, e);
     }
-    for (uint32_t i = 0; i < f->group; i++) {
-        float x = unit > 0 ? round_to(t, w[i] / unit) : 0;
+    for (uint32_t i = 0; i < f->group; i += LANES) {
+        float x[LANES];
+        uint32_t q[LANES];
+        for (uint32_t k = 0; k < LANES; k++) {
+            x[k] = unit > 0 ? w[i + k] / unit : 0;
+        }
+        /* a quotient by a power of two needs no rounding but where it is too small to matter */
+        for (uint32_t k = 0; nv && k < LANES; k++) {
+            x[k] = round_to(t, x[k]);
+        }
         if (f->bits == 8) {
-            ret_weight[i] = e4m3_of(x);
-        } else if (i % 2 == 0) {
-            ret_weight[i / 2] = e2m1_of(t, x);
+            e4m3_lanes(x, q);
         } else {
-            ret_weight[i / 2] = (uint8_t)(ret_weight[i / 2] | e2m1_of(t, x) << 4);
+            e2m1_lanes(x, q);
+        }
+        for (uint32_t k = 0; nv && most > 8 * unit && k < LANES; k++) {
+            q[k] = fabsf(x[k]) > 8 ? e2m1_far(t, x[k]) : q[k];
+        }
+        for (uint32_t k = 0; k < LANES; k++) {
+            ret_q[i + k] = (uint8_t)q[k];
         }
     }
 }
@@ -237,7 +304,8 @@ void bl_mlx_quantize(const bl_mlx_quantize_format *f, bl_dtype src_dtype, const 
     for (uint64_t g = 0; g < n / f->group; g++) {
         load(src_dtype, from + g * f->group * src_bytes, f->group, w);
         if (f->mode != BL_MLX_QUANTIZE_AFFINE) {
-            fp_group(f, src_dtype, w, ret_weight + g * group_bytes, ret_scales + g);
+            fp_group(f, src_dtype, w, q, ret_scales + g);
+            pack(q, f->group, f->bits, ret_weight + g * group_bytes);
             continue;
         }
         float scale, bias;

@@ -18,7 +18,7 @@ SIZES = {"BF16": 2, "F16": 2, "F32": 4, "U32": 4, "U8": 1}
 
 
 def quantize(*args, ok=True):
-    r = subprocess.run([DARKBLOOM, "quantize", *map(str, args)], capture_output=True, text=True, timeout=120)
+    r = subprocess.run([DARKBLOOM, "quantize", *map(str, args), "--quiet"], capture_output=True, text=True, timeout=120)
     if ok:
         assert r.returncode == 0 and r.stderr == "", r.stderr
     return r
