@@ -94,10 +94,10 @@ bl_chat_defaults bl_chat_sampling_defaults(const bl_chat *c);
 
 /* Renders a conversation to ids. messages: array of {role, content: string, null, or list of {type: "text",
  * text}}, further keys passed to the template; an assistant's may have tool_calls, whose arguments (JSON text
- * or an object) the template gets as an object, and reasoning_content (or `reasoning`), which harmony's
- * templates get as `thinking`; a tool's gets the name of the function that its tool_call_id names. tools:
- * array or NULL (a template named "tool_use" is taken then, when there is one). extra: object of further
- * template variables or NULL; it cannot replace messages, tools or add_generation_prompt.
+ * or an object) the template gets as an object, and reasoning_content (or `thinking`, or `reasoning`), which
+ * the template gets under the first two names; a tool's gets the name of the function that its tool_call_id
+ * names. tools: array or NULL (a template named "tool_use" is taken then, when there is one). extra: object
+ * of further template variables or NULL; it cannot replace messages, tools or add_generation_prompt.
  *
  * Lists of text parts reach a template that reads them as they are, another one as one string, the parts
  * joined with newlines (as vLLM and llama.cpp do); a template that reads nothing but parts gets strings as

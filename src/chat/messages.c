@@ -195,32 +195,47 @@ static json_t *text_of(const json_t *m, const char *key) {
     return json_is_string(v) && json_string_length(v) > 0 ? v : NULL;
 }
 
-/* Harmony's templates know earlier reasoning as `thinking`, and beside a tool call they take one text only:
- * what was said goes behind what was thought. */
-static bool set_thinking(json_t *m, json_t *reasoning) {
-    json_t *content = json_object_get(m, "tool_calls") ? text_of(m, "content") : NULL;
-    if (!content) {
-        return json_object_set(m, "thinking", reasoning) == 0;
+/* Beside a tool call harmony's template takes one text only: what was said goes behind what was thought. */
+static bool join_thoughts(json_t *m) {
+    json_t *said = json_object_get(m, "tool_calls") ? text_of(m, "content") : NULL;
+    if (!said) {
+        return true;
     }
-    json_t *both = json_sprintf("%s\n\n%s", json_string_value(reasoning), json_string_value(content));
+    json_t *both =
+        json_sprintf("%s\n\n%s", json_string_value(json_object_get(m, "thinking")), json_string_value(said));
     return both && json_object_set_new(m, "thinking", both) == 0 &&
            json_object_set_new(m, "content", json_string("")) == 0;
 }
 
+/* Earlier reasoning comes under three names, and templates read two of them. */
 static bool set_reasoning(const bl_chat *c, json_t *m) {
     json_t *r = text_of(m, "reasoning_content");
-    r = r ? r : text_of(m, "reasoning");
     r = r ? r : text_of(m, "thinking");
+    r = r ? r : text_of(m, "reasoning");
     if (!r) {
         return true;
     }
-    if (!text_of(m, "reasoning_content") && json_object_set(m, "reasoning_content", r) != 0) {
+    if (json_object_set(m, "reasoning_content", r) != 0 ||
+        (!json_object_get(m, "thinking") && json_object_set(m, "thinking", r) != 0)) {
         return false;
     }
-    return c->features.dialect != BL_DIALECT_HARMONY || set_thinking(m, r);
+    return c->features.dialect != BL_DIALECT_HARMONY || join_thoughts(m);
 }
 
 /* ---- one after the other ---- */
+
+/* Clients send null for what is not there; templates ask whether the key is. (For contents see above.) */
+static void drop_nulls(json_t *m) {
+    void *it = json_object_iter(m);
+    while (it) {
+        const char *key = json_object_iter_key(it);
+        void *next = json_object_iter_next(m, it);
+        if (json_is_null(json_object_iter_value(it)) && strcmp(key, "content") != 0) {
+            (void)json_object_del(m, key);
+        }
+        it = next;
+    }
+}
 
 static bl_code fit_message(const bl_chat *c, json_t *m, size_t i, const json_t *before, const json_t *own,
                            bl_err *err) {
@@ -231,6 +246,7 @@ static bl_code fit_message(const bl_chat *c, json_t *m, size_t i, const json_t *
     }
     const bl_role role =
         k < BL_ROLE__MAX ? (bl_role)k : BL_ROLE_USER; /* another one is treated like a user's */
+    drop_nulls(m);
     BL_TRY(fit_calls(m, i, err));
     bool ok = k == BL_ROLE__MAX || json_object_set(m, "role", json_array_get(own, k)) == 0;
     ok = ok && set_content(c, role, m);

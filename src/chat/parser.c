@@ -117,6 +117,10 @@ bl_code bl_parser_give_call(bl_parser *p, const char *name, size_t n_name, const
 
 /* ---- what the automata ask ---- */
 
+bool bl_parser_odd_in_name(char ch) {
+    return (unsigned char)ch < 0x20 || (unsigned char)ch == BL_PARSER_CONTROL;
+}
+
 bool bl_parser_ends(const bl_parser *p, const char *s, size_t n) {
     return p->held.len >= n && memcmp(p->held.data + p->held.len - n, s, n) == 0;
 }

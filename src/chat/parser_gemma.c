@@ -218,7 +218,7 @@ static bl_code step_name(bl_parser *p, char ch, bl_err *err) {
         p->state = ARGS;
         return BL_OK;
     }
-    const bool bad = strchr("<>{}\n\"", ch) || ch == '\0' || (unsigned char)ch == BL_PARSER_CONTROL;
+    const bool bad = bl_parser_odd_in_name(ch) || strchr("<>{}\"", ch);
     return bad || n > BL_PARSER_MAX_NAME ? bl_parser_reject(p, err) : BL_OK;
 }
 

@@ -56,6 +56,8 @@ struct bl_parser {
 
 extern const bl_pdialect bl_pdialect_qwen, bl_pdialect_gemma, bl_pdialect_harmony;
 
+/* A byte that no name has: control characters, and the sign of control tokens. */
+bool bl_parser_odd_in_name(char ch);
 /* Does held end in these bytes? */
 bool bl_parser_ends(const bl_parser *p, const char *s, size_t n);
 bool bl_parser_ends_in(const bl_parser *p, size_t m); /* in marker m */

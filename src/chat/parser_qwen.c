@@ -173,7 +173,7 @@ static bl_code give_json(bl_parser *p, bl_err *err) {
 static bl_code step_name(bl_parser *p, char ch, bl_err *err) {
     const size_t n = p->held.len - 1 - p->mark;
     const bl_pslice name = {p->mark, n};
-    if (ch == '<' || ch == '\n' || (ch == '>' && n == 0) || n > BL_PARSER_MAX_NAME) {
+    if (bl_parser_odd_in_name(ch) || ch == '<' || (ch == '>' && n == 0) || n > BL_PARSER_MAX_NAME) {
         return bl_parser_reject(p, err);
     }
     if (ch != '>') {

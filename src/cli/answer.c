@@ -27,6 +27,24 @@ void bl_cli_answer_done(bl_cli_answer *a) {
     a->logprobs = NULL;
 }
 
+void bl_cli_show_thought(bl_cli_thoughts *t, const char *text, size_t n) {
+    if (!t->is_terminal) {
+        return;
+    }
+    if (!t->open && t->color) {
+        fputs("\033[2m", stdout);
+    }
+    t->open = true;
+    (void)bl_cli_write_text(stdout, text, n, true);
+}
+
+void bl_cli_end_thought(bl_cli_thoughts *t, bool more) {
+    if (t->open) {
+        printf("%s%s", t->color ? "\033[0m" : "", more ? "\n\n" : "");
+    }
+    t->open = false;
+}
+
 /* The way of a token's text: stream, parser, sink. */
 typedef struct {
     bl_stream *stream; /* NULL: no text */

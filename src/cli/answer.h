@@ -33,6 +33,16 @@ typedef struct {
     bl_event end;              /* the FINISHED event */
 } bl_cli_answer;
 
+/* Reasoning on its way to a terminal: dimmed, and a blank line behind it. It is for a person who waits: a
+ * file or a pipe gets none. */
+typedef struct {
+    bool is_terminal, color;
+    bool open; /* some was shown, and nothing else since */
+} bl_cli_thoughts;
+void bl_cli_show_thought(bl_cli_thoughts *t, const char *text, size_t n);
+/* Before other text; `more` false: at the end of the answer. */
+void bl_cli_end_thought(bl_cli_thoughts *t, bool more);
+
 void bl_cli_answer_init(bl_cli_answer *a);
 void bl_cli_answer_done(bl_cli_answer *a);
 /* Runs to the end. Ctrl-C (bl_cli_interrupted) ends the answer with finish_reason "cancelled", which is no

@@ -47,8 +47,9 @@ typedef struct {
     const chat_args *a;
     bl_cli_model m;
     bl_sampling sampling;
-    json_t *messages;                          /* of the conversation, the system message included */
-    bool color, is_terminal, failed, thinking; /* thinking: reasoning is being shown */
+    json_t *messages; /* of the conversation, the system message included */
+    bl_cli_thoughts thoughts;
+    bool color, is_terminal, failed;
     uint32_t n_turns;
     uint64_t n_prompt, n_output;
     char last[200]; /* summary of the last answer */
@@ -121,29 +122,14 @@ static const char *last_role(const chat *c) {
     return role != NULL ? role : "";
 }
 
-/* Reasoning is for a person who waits, not for a file or a pipe. */
 static void show_thought(void *user, const char *text, size_t n) {
     chat *c = user;
-    if (!c->is_terminal) {
-        return;
-    }
-    if (!c->thinking && c->color) {
-        fputs("\033[2m", stdout);
-    }
-    c->thinking = true;
-    (void)bl_cli_write_text(stdout, text, n, true);
-}
-
-static void end_thought(chat *c) {
-    if (c->thinking) {
-        fputs(c->color ? "\033[0m\n\n" : "\n\n", stdout);
-    }
-    c->thinking = false;
+    bl_cli_show_thought(&c->thoughts, text, n);
 }
 
 static void show_piece(void *user, const char *text, size_t n) {
     chat *c = user;
-    end_thought(c);
+    bl_cli_end_thought(&c->thoughts, true);
     if (!bl_cli_write_text(stdout, text, n, c->is_terminal)) {
         c->failed = true;
         bl_cli_interrupt();
@@ -167,10 +153,7 @@ static bl_code answer_into(chat *c, bl_cli_answer *ans, bl_ids *prompt, bl_err *
     ans->request.n_stop_ids = n_stop;
     ans->request.sampling = c->sampling;
     bl_code rc = bl_cli_answer_run(ans, err);
-    if (c->thinking && c->color) {
-        fputs("\033[0m", stdout);
-    }
-    c->thinking = false;
+    bl_cli_end_thought(&c->thoughts, false);
     return rc;
 }
 
@@ -409,6 +392,7 @@ static bl_code run(chat *c, const bl_opts *o, bl_err *err) {
     bl_cli_catch_interrupt(); /* until here Ctrl-C ends the process, as nothing is lost */
     c->is_terminal = isatty(STDOUT_FILENO) == 1;
     c->color = a->color == 1 || (a->color == 0 && c->is_terminal && a->no_color == NULL);
+    c->thoughts = (bl_cli_thoughts){.is_terminal = c->is_terminal, .color = c->color};
     BL_TRY(bl_line_open(c->color ? "\1\033[1;32m\1> \1\033[0m\1" : "> ", history, &in, err));
     if (bl_line_is_terminal(in) && !a->quiet) {
         greet(c);

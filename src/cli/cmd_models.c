@@ -137,17 +137,25 @@ static const bl_opt info_options[] = {
 
 static json_t *stop_ids_json(const bl_chat *chat) {
     size_t n = 0;
-    const int32_t *ids = bl_chat_stop_ids(chat, &n);
-    const bl_tokenizer *t = bl_chat_tokenizer(chat);
+    (void)bl_chat_stop_ids(chat, &n);
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++) {
-        size_t len = 0;
-        const char *piece = t != NULL ? bl_tokenizer_piece(t, ids[i], &len) : NULL;
-        json_t *text = piece != NULL ? json_stringn(piece, len) : NULL;
-        json_t *entry = json_pack("{s:i, s:o}", "id", ids[i], "piece", text != NULL ? text : json_null());
-        (void)json_array_append_new(list, entry);
+        char sources[256];
+        const bl_chat_stop s = bl_chat_stop_at(chat, i);
+        json_t *text = s.text != NULL ? json_stringn(s.text, s.n_text) : NULL;
+        bl_chat_stop_sources(s.sources, sources, sizeof(sources));
+        (void)json_array_append_new(list, json_pack("{s:i, s:o, s:s}", "id", s.id, "piece",
+                                                    text != NULL ? text : json_null(), "sources", sources));
     }
     return list;
+}
+
+static json_t *chat_json(const bl_chat *chat) {
+    const bl_chat_features *f = bl_chat_describe(chat);
+    return json_pack("{s:s, s:s, s:b, s:b, s:b, s:b, s:b}", "dialect", bl_dialect_name(f->dialect), "reason",
+                     f->reason, "tools", f->tools, "thinking_switch", f->thinking_switch, "reasoning_effort",
+                     f->reasoning_effort, "system_role", f->system_role, "opens_reasoning",
+                     f->opens_reasoning);
 }
 
 static const char *template_name(const bl_chat *chat) {
@@ -207,6 +215,7 @@ static json_t *info_json(const char *path, const bl_model_info *m, const bl_chat
     (void)json_object_set_new(j, "shape", shape_json(m));
     (void)json_object_set_new(j, "memory", memory_json(m));
     (void)json_object_set_new(j, "template", json_string(sources[bl_chat_template_source(chat)]));
+    (void)json_object_set_new(j, "chat", chat_json(chat));
     (void)json_object_set_new(j, "stop_ids", stop_ids_json(chat));
     (void)json_object_set_new(j, "sampling_defaults",
                               json_pack("{s:f, s:f, s:i, s:f}", "temperature", (double)d.temperature, "top_p",
@@ -216,19 +225,43 @@ static json_t *info_json(const char *path, const bl_model_info *m, const bl_chat
 
 static void print_stop_ids(const bl_chat *chat) {
     size_t n = 0;
-    const int32_t *ids = bl_chat_stop_ids(chat, &n);
-    const bl_tokenizer *t = bl_chat_tokenizer(chat);
-    printf("ends at      ");
+    (void)bl_chat_stop_ids(chat, &n);
     for (size_t i = 0; i < n; i++) {
-        size_t len = 0;
-        const char *piece = t != NULL ? bl_tokenizer_piece(t, ids[i], &len) : NULL;
-        printf("%s%d", i > 0 ? ", " : "", ids[i]);
-        if (piece != NULL) {
-            putchar(' ');
-            (void)bl_cli_write_text(stdout, piece, len, true);
+        char sources[256];
+        const bl_chat_stop s = bl_chat_stop_at(chat, i);
+        bl_chat_stop_sources(s.sources, sources, sizeof(sources));
+        printf("%s%d ", i == 0 ? "ends at      " : "             ", s.id);
+        if (s.text != NULL) {
+            (void)bl_cli_write_text(stdout, s.text, s.n_text, true);
+        }
+        printf(" (%s)\n", sources);
+    }
+    if (n == 0) {
+        puts("ends at      no token");
+    }
+}
+
+/* "takes tools, ..." */
+static void print_chat(const bl_chat *chat) {
+    const bl_chat_features *f = bl_chat_describe(chat);
+    const struct {
+        bool on;
+        const char *words;
+    } rows[] = {{f->system_role, "a system message"},
+                {f->tools, "tools"},
+                {f->thinking_switch, "a thinking switch"},
+                {f->reasoning_effort, "a reasoning effort"}};
+    const char *before = "             takes ";
+    for (size_t i = 0; i < BL_COUNTOF(rows); i++) {
+        if (rows[i].on) {
+            printf("%s%s", before, rows[i].words);
+            before = ", ";
         }
     }
-    puts(n == 0 ? "no token" : "");
+    if (before[0] == ',') {
+        puts(f->opens_reasoning ? "; answers begin inside reasoning" : "");
+    }
+    printf("answers      %s: %s\n", bl_dialect_name(f->dialect), f->reason);
 }
 
 static void print_info(const char *path, const bl_model_info *m, const bl_chat *chat) {
@@ -250,6 +283,7 @@ static void print_info(const char *path, const bl_model_info *m, const bl_chat *
            bl_cli_size(m->kv_bytes_per_token, a), bl_cli_size(m->read_bytes_per_token, b),
            (double)m->flops_per_token * 1e-9);
     printf("template     %s\n", template_name(chat));
+    print_chat(chat);
     print_stop_ids(chat);
     printf("sampling     temperature %g, top-k %u, top-p %g\n", (double)s.temperature, s.top_k,
            (double)s.top_p);

@@ -17,7 +17,7 @@ typedef struct {
     bl_cli_store_args store;
     bl_cli_engine_args engine;
     bl_cli_sampling_args sampling;
-    const char *prompt, *prompt_file, *tokens, *system;
+    const char *prompt, *prompt_file, *tokens, *system, *no_color;
     uint32_t logprobs;
     bool raw, chat, json, logit_hash, profile, ignore_eos, quiet, show_special;
 } run_args;
@@ -43,7 +43,7 @@ static const bl_opt options[] = {
     {BL_OPT_FLAG_AT(run_args, json), .name = "json", .group = "Output",
      .doc = "Print one JSON object and nothing else on standard output: tokens (without the stop token), "
             "stop_token, text, "
-            "finish_reason, prompt_tokens, seed, timings."},
+            "reasoning (when there is some), finish_reason, prompt_tokens, seed, timings."},
     {BL_OPT_U32_AT(run_args, logprobs), .name = "logprobs", .arg = "N", .max = BL_MAX_TOP_LOGPROBS,
      .doc = "With --json: each token's log probability and those of the N likeliest."},
     {BL_OPT_FLAG_AT(run_args, logit_hash), .name = "logit-hash",
@@ -51,11 +51,12 @@ static const bl_opt options[] = {
     {BL_OPT_FLAG_AT(run_args, profile), .name = "profile",
      .doc = "Print time and bytes of each operation on standard error."},
     {BL_OPT_FLAG_AT(run_args, show_special), .name = "show-special",
-     .doc = "Show control tokens in the text."},
+     .doc = "Show control tokens in the text, and the markers of reasoning."},
     {BL_OPT_FLAG_AT(run_args, quiet), .name = "quiet", .letter = 'q',
      .doc = "No progress and no statistics on standard error."},
     BL_CLI_ENGINE_OPTIONS(run_args),
     BL_CLI_STORE_OPTIONS(run_args),
+    {BL_OPT_TEXT_AT(run_args, no_color), .env = "NO_COLOR", .doc = "Any value: reasoning is not dimmed."},
 };
 
 /* ---- the prompt -------------------------------------------------------------------------------- */
@@ -89,10 +90,14 @@ static bl_code read_prompt(const run_args *a, bool dash, bl_buf *b, bl_err *err)
                                   : bl_file_read(file, MAX_PROMPT_BYTES, b, err);
 }
 
+static bool is_templated(const run_args *a, const bl_cli_model *m) {
+    return a->tokens == NULL && !a->raw &&
+           (bl_chat_template_source(m->chat) == BL_TEMPLATE_FILE || a->chat || a->system != NULL);
+}
+
 static bl_code encode(const run_args *a, const bl_cli_model *m, const bl_buf *text, bl_ids *ret,
                       bl_err *err) {
     bl_template_source source = bl_chat_template_source(m->chat);
-    bool templated = !a->raw && (source == BL_TEMPLATE_FILE || a->chat || a->system != NULL);
     const char *s = bl_buf_str(text);
     if (bl_chat_tokenizer(m->chat) == NULL) {
         BL_FAIL(err, BL_ENOTSUP, "'%s' has no tokenizer: give the prompt as --tokens", m->name);
@@ -100,7 +105,7 @@ static bl_code encode(const run_args *a, const bl_cli_model *m, const bl_buf *te
     if (!bl_utf8_valid(s, text->len)) {
         BL_FAIL(err, BL_EINVAL, "the prompt is not valid UTF-8");
     }
-    if (!templated) {
+    if (!is_templated(a, m)) {
         return bl_chat_encode_prompt(m->chat, s, text->len, ret, err);
     }
     if (source == BL_TEMPLATE_NONE) {
@@ -142,11 +147,18 @@ static bl_code check_args(const run_args *a, const bl_opts *o, bl_err *err) {
 /* ---- output ------------------------------------------------------------------------------------ */
 
 typedef struct {
+    bl_cli_thoughts thoughts;
     bool is_terminal, failed;
 } screen;
 
+static void show_thought(void *user, const char *text, size_t n) {
+    screen *s = user;
+    bl_cli_show_thought(&s->thoughts, text, n);
+}
+
 static void show_piece(void *user, const char *text, size_t n) {
     screen *s = user;
+    bl_cli_end_thought(&s->thoughts, true);
     if (!bl_cli_write_text(stdout, text, n, s->is_terminal)) {
         s->failed = true; /* the reader went away: nobody is left to compute for */
         bl_cli_interrupt();
@@ -163,6 +175,10 @@ static json_t *result_json(const run_args *a, const bl_cli_model *m, const bl_cl
                   bl_buf_str(&ans->text), ans->text.len, "finish_reason", ans->finish_reason, "prompt_tokens",
                   (json_int_t)ans->end.n_prompt, "seed", (json_int_t)ans->request.sampling.seed, "device",
                   bl_engine_device(m->engine), "timings", bl_cli_answer_timings(ans, m->load_ms));
+    if (ans->reasoning.len > 0) {
+        (void)json_object_set_new(j, "reasoning",
+                                  json_stringn(bl_buf_str(&ans->reasoning), ans->reasoning.len));
+    }
     (void)json_object_set_new(j, "stop_token",
                               ans->stop_token >= 0 ? json_integer(ans->stop_token) : json_null());
     if (a->logit_hash) {
@@ -220,14 +236,17 @@ static bl_code answer(const run_args *a, const bl_opts *o, const bl_cli_model *m
     bl_cli_answer ans;
     bl_cli_answer_init(&ans);
     screen out = {.is_terminal = isatty(STDOUT_FILENO) == 1};
+    out.thoughts = (bl_cli_thoughts){.is_terminal = out.is_terminal, .color = a->no_color == NULL};
     size_t n_stop = 0;
     const int32_t *stop_ids = bl_chat_stop_ids(m->chat, &n_stop);
     ans.engine = m->engine;
     ans.tokenizer = bl_chat_tokenizer(m->chat);
     ans.stop = &a->sampling.stop;
     ans.show_special = a->show_special;
+    ans.chat = is_templated(a, m) && !a->show_special ? m->chat : NULL;
     if (!a->json) {
         ans.piece = show_piece;
+        ans.thought = show_thought;
         ans.user = &out;
     }
     bl_request *r = &ans.request;
@@ -242,6 +261,7 @@ static bl_code answer(const run_args *a, const bl_opts *o, const bl_cli_model *m
     bl_code rc = bl_cli_sampling(&bl_command_run, o, &a->sampling, m->chat, &r->sampling, err);
     if (rc == BL_OK) {
         rc = bl_cli_answer_run(&ans, err);
+        bl_cli_end_thought(&out.thoughts, false);
     }
     if (rc == BL_OK && out.failed) {
         rc = bl_err_set(err, BL_EIO, __FILE__, __LINE__, "standard output could not be written");

@@ -321,7 +321,8 @@ def test_models_info(cli):
     assert r.returncode == 0 and "llama" in r.out and "the checkpoint's own" in r.out and "2 </s>" in r.out
     j = json.loads(cli("models", "info", "acme/tiny", "--context", "256", "--json").out)
     assert j["context"] == 256 and j["context_trained"] == 4096 and j["template"] == "checkpoint"
-    assert {"id": 2, "piece": "</s>"} in j["stop_ids"]
+    assert any(s["id"] == 2 and s["piece"] == "</s>" and s["sources"] for s in j["stop_ids"])
+    assert j["chat"]["dialect"] == "plain" and j["chat"]["system_role"] in (True, False) and j["chat"]["reason"]
     m = j["memory"]
     assert m["total_bytes"] == m["weights_bytes"] + m["kv_bytes"] + m["scratch_bytes"] + m["other_bytes"]
 

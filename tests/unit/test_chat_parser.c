@@ -298,6 +298,8 @@ static void qwen_answers(void **state) {
         {X, TEXT, true, "<tool_call>\n<tool_call>\n<function=f>\n</function>\n</tool_call>",
          "C[<tool_call>]T[f]{}"},
         {X, TEXT, true, "<tool_call>x" XCALL("f", ""), "C[<tool_call>x]T[f]{}"},
+        {X, TEXT, true, "<tool_call>\n<function=a\tb>\n</function>\n</tool_call>",
+         "C[<tool_call>\n<function=a\tb>\n</function>\n</tool_call>]"},
         {X, TEXT, true, "</tool_call></function>", "C[</tool_call></function>]"},
         {X, TEXT, true, "<tool_cal<tool_call>\n{\"name\": \"f\"}\n</tool_call>", "C[<tool_cal]T[f]{}"},
         /* no tools were offered */

@@ -42,6 +42,7 @@ def prepared(messages, reads_parts, only_parts, harmony):
     for m in copy.deepcopy(messages):
         if m["role"] == "assistant" and m.get("content") is None or "content" in m and m["content"] is None:
             m["content"] = ""
+        m = {key: value for key, value in m.items() if value is not None}
         if isinstance(m.get("content"), list) and not reads_parts[m["role"]]:
             m["content"] = "\n".join(p["text"] for p in m["content"])
         elif isinstance(m.get("content"), str) and only_parts and reads_parts[m["role"]]:
@@ -52,13 +53,11 @@ def prepared(messages, reads_parts, only_parts, harmony):
             arguments = call["function"].get("arguments") or "{}"
             call["function"]["arguments"] = json.loads(arguments) if isinstance(arguments, str) else arguments
         if m["role"] == "assistant":
-            thoughts = m.get("reasoning_content") or m.get("reasoning") or m.get("thinking")
+            thoughts = m.get("reasoning_content") or m.get("thinking") or m.get("reasoning")
             if thoughts:
-                m["reasoning_content"] = m.get("reasoning_content") or thoughts
+                m = {"thinking": thoughts, **m, "reasoning_content": thoughts}
                 if harmony and m.get("tool_calls") and m["content"]:
-                    m["thinking"], m["content"] = thoughts + "\n\n" + m["content"], ""
-                elif harmony:
-                    m["thinking"] = thoughts
+                    m["thinking"], m["content"] = m["thinking"] + "\n\n" + m["content"], ""
         if m["role"] == "tool" and m.get("tool_call_id") and not m.get("name"):
             for earlier in reversed(out):
                 names = [c["function"]["name"] for c in earlier.get("tool_calls", []) if c.get("id") == m["tool_call_id"]]
@@ -137,6 +136,9 @@ def conversations():
                                   result(1, "ok")], TOOLS
     yield "no arguments", [user("Do"), assistant("", tool_calls=[call(1, "note", "")]), result(1, "ok")], TOOLS
     yield "empty list of calls", [user("Do"), assistant("A", tool_calls=[]), user("B")], TOOLS
+    yield "nulls", [dict(user("Q"), name=None), assistant("A", tool_calls=None, reasoning_content=None, refusal=None, function_call=None),
+                    user("B")], None
+    yield "two names", [user("Q"), assistant("A", thinking="t", reasoning="r", tool_calls=[weather]), result(1, "21")], TOOLS
     yield "developer", [{"role": "developer", "content": "D"}, user("Hi")], None
     yield "two users", [user("a"), user("b")], None
 

@@ -1,4 +1,4 @@
-/* Matrix products of f32, f16 and bf16 weights with f32 activations, AVX-512.
+/* Matrix products of f32, f16, bf16 and mxfp8 weights with f32 activations, AVX-512.
  *
  * A lane owns one output row; its partial is one chain of fma over ascending k within a strip, so speed comes
  * from independent chains: several rows of x, and with few rows several blocks of weights, at once.
@@ -8,8 +8,20 @@
 #define MAX_M 8u
 #define MAX_B 4u
 
+/* 2^8 times 16 E8M0 scales; exponent 0 is a denormal. */
+INLINE __m512 mx_scales(const uint8_t *p) {
+    __m512i e = _mm512_slli_epi32(_mm512_cvtepu8_epi32(load128(p)), 23);
+    e = _mm512_max_epu32(e, _mm512_set1_epi32(0x400000));
+    return _mm512_mul_ps(_mm512_castsi512_ps(e), _mm512_set1_ps(256.0f));
+}
+
+/* MXFP8: without its scale, and 2^-8 of the value, which is what E4M3 bits mean as f16. */
 INLINE __m512 weight(bl_dtype t, const uint8_t *data, size_t k) {
     switch (t) {
+    case BL_DTYPE_MXFP8: {
+        __m256i b = _mm256_slli_epi16(_mm256_cvtepu8_epi16(load128(data + 16 * k)), 8);
+        return _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(b, 1), _mm256_set1_epi16((short)0xbf80)));
+    }
     case BL_DTYPE_F32:
         return _mm512_loadu_ps(data + 64 * k);
     case BL_DTYPE_F16:
@@ -23,23 +35,35 @@ INLINE __m512 weight(bl_dtype t, const uint8_t *data, size_t k) {
 INLINE void strip(bl_dtype t, unsigned M, unsigned B, const bl_mm_args *a, uint32_t b, size_t row,
                   uint32_t k0, uint32_t kn) {
     const bl_packed *w = a->w;
-    const uint8_t *data = w->base + (size_t)b * w->block_bytes + w->data_off;
+    const uint8_t *blk = w->base + (size_t)b * w->block_bytes, *data = blk + w->data_off;
     const float *x = a->x + row * a->ldx + k0;
-    __m512 p[MAX_M][MAX_B];
+    __m512 p[MAX_M][MAX_B], scale[MAX_B];
     UNROLL for (unsigned m = 0; m < M; m++) {
         UNROLL for (unsigned i = 0; i < B; i++) {
             p[m][i] = _mm512_setzero_ps();
         }
     }
-    for (size_t k = 0; k < kn; k++) {
-        __m512 wv[MAX_B];
+    const size_t run = t == BL_DTYPE_MXFP8 ? 32 : BL_STRIP; /* of k with the same scales */
+    for (size_t kr = 0; kr < kn; kr += run) {
         UNROLL for (unsigned i = 0; i < B; i++) {
-            wv[i] = weight(t, data + i * w->block_bytes, k0 + k);
+            scale[i] = _mm512_setzero_ps();
+            if (t == BL_DTYPE_MXFP8) {
+                scale[i] = mx_scales(blk + i * w->block_bytes + (k0 + kr) / 32 * BL_PK_ROWS);
+            }
         }
-        UNROLL for (unsigned m = 0; m < M; m++) {
-            __m512 xv = _mm512_set1_ps(x[m * a->ldx + k]);
+        for (size_t k = kr; k < BL_MIN(kr + run, kn); k++) {
+            __m512 wv[MAX_B];
             UNROLL for (unsigned i = 0; i < B; i++) {
-                p[m][i] = _mm512_fmadd_ps(wv[i], xv, p[m][i]);
+                wv[i] = weight(t, data + i * w->block_bytes, k0 + k);
+                if (t == BL_DTYPE_MXFP8) { /* exact: three bits of mantissa */
+                    wv[i] = _mm512_mul_ps(wv[i], scale[i]);
+                }
+            }
+            UNROLL for (unsigned m = 0; m < M; m++) {
+                __m512 xv = _mm512_set1_ps(x[m * a->ldx + k]);
+                UNROLL for (unsigned i = 0; i < B; i++) {
+                    p[m][i] = _mm512_fmadd_ps(wv[i], xv, p[m][i]);
+                }
             }
         }
     }
@@ -96,9 +120,11 @@ INLINE void matmul(bl_dtype t, const bl_mm_args *a, uint32_t block0, uint32_t bl
 MATMUL(matmul_f32, BL_DTYPE_F32)
 MATMUL(matmul_f16, BL_DTYPE_F16)
 MATMUL(matmul_bf16, BL_DTYPE_BF16)
+MATMUL(matmul_mxfp8, BL_DTYPE_MXFP8)
 
 void bl_kernels_avx512_float(bl_kernels *t) {
     t->matmul[BL_DTYPE_F32] = matmul_f32;
     t->matmul[BL_DTYPE_F16] = matmul_f16;
     t->matmul[BL_DTYPE_BF16] = matmul_bf16;
+    t->matmul[BL_DTYPE_MXFP8] = matmul_mxfp8;
 }

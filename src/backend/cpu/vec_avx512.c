@@ -9,7 +9,7 @@ INLINE __m512i quant16(const float *x, __m512 r) {
     return _mm512_sub_epi32(_mm512_castps_si512(v), _mm512_castps_si512(magic));
 }
 
-/* q and d of one group of n = 32 or 256; narrowing to bytes truncates, as the scalar cast does. */
+/* q and d of one group of n = 32, 64 or 256; narrowing to bytes truncates, as the scalar cast does. */
 INLINE float quant_group(const float *x, unsigned n, int8_t *q) {
     __m512 v = _mm512_abs_ps(_mm512_loadu_ps(x));
     for (unsigned i = 16; i < n; i += 16) {
@@ -52,6 +52,20 @@ static void quant32(const bl_xq *o, size_t row, const float *x, uint32_t k) {
         o->dq[at] = d * (float)o->qsum[at];
     }
     memset(q + k, 0, (64 - k % 64) % 64);
+}
+
+static void quant64(const bl_xq *o, size_t row, const float *x, uint32_t k) {
+    int8_t *q = o->q + row * o->ld_q;
+    for (size_t g = 0; g < k / 64; g++) {
+        size_t at = row * o->ld_g + g;
+        float d = quant_group(x + 64 * g, 64, q + 64 * g);
+        __m128i s = _mm_add_epi16(neighbours(q + 64 * g), neighbours(q + 64 * g + 16));
+        s = _mm_add_epi16(s, neighbours(q + 64 * g + 32));
+        s = _mm_add_epi16(s, neighbours(q + 64 * g + 48));
+        o->d[at] = d;
+        o->qsum[at] = pair_sum(fold_pairs(s));
+        o->dq[at] = d * (float)o->qsum[at];
+    }
 }
 
 static void quant256(const bl_xq *o, size_t row, const float *x, uint32_t k) {
@@ -388,6 +402,7 @@ static uint64_t probe_int8(uint64_t n_iter, uint64_t *sink) {
 
 void bl_kernels_avx512_vec(bl_kernels *t) {
     t->quant32 = quant32;
+    t->quant64 = quant64;
     t->quant256 = quant256;
     t->embed = embed;
     t->rmsnorm = rmsnorm;
