@@ -19,6 +19,7 @@ typedef struct {
     bl_cli_store_args store;
     bl_cli_engine_args engine;
     bl_cli_sampling_args sampling;
+    bl_cli_template_args template;
     const char *system, *history, *state_home, *no_color;
     uint32_t color;
     bool no_history, quiet;
@@ -28,6 +29,7 @@ static const bl_opt options[] = {
     BL_CLI_MODEL_OPTION(chat_args),
     {BL_OPT_TEXT_AT(chat_args, system), .name = "system", .arg = "TEXT", .group = "Conversation",
      .doc = "A system message that goes first."},
+    BL_CLI_TEMPLATE_OPTIONS(chat_args),
     {BL_OPT_TEXT_AT(chat_args, history), .name = "history", .arg = "FILE", .complete = BL_COMPLETE_FILE,
      .doc = "Where typed lines are kept, readable by you alone; without it "
             "~/.local/state/darkbloom/chat_history."},
@@ -47,6 +49,7 @@ typedef struct {
     const chat_args *a;
     bl_cli_model m;
     bl_sampling sampling;
+    json_t *vars;     /* of the template, or NULL */
     json_t *messages; /* of the conversation, the system message included */
     bl_cli_thoughts thoughts;
     bool color, is_terminal, failed;
@@ -137,7 +140,7 @@ static void show_piece(void *user, const char *text, size_t n) {
 }
 
 static bl_code answer_into(chat *c, bl_cli_answer *ans, bl_ids *prompt, bl_err *err) {
-    BL_TRY(bl_chat_render(c->m.chat, c->messages, NULL, NULL, true, false, prompt, err));
+    BL_TRY(bl_chat_render(c->m.chat, c->messages, NULL, c->vars, true, false, prompt, err));
     size_t n_stop = 0;
     ans->engine = c->m.engine;
     ans->tokenizer = bl_chat_tokenizer(c->m.chat);
@@ -366,6 +369,7 @@ static bl_code open_chat(chat *c, const bl_opts *o, bl_err *err) {
                 "'%s' has no chat template: it can continue texts ('darkbloom run'), not hold a conversation",
                 c->m.name);
     }
+    BL_TRY(bl_cli_template_vars(&a->template, c->m.chat, &c->vars, err));
     BL_TRY(bl_cli_sampling(&bl_command_chat, o, &a->sampling, c->m.chat, &c->sampling, err));
     return start_anew(c, a->system, err);
 }
@@ -417,6 +421,7 @@ static int run_chat(int argc, char **argv) {
     chat c = {.a = &a};
     bl_code rc = run(&c, &o, &err);
     json_decref(c.messages);
+    json_decref(c.vars);
     bl_cli_model_close(&c.m);
     return rc == BL_OK ? BL_EXIT_OK : bl_cli_fail(&err);
 }

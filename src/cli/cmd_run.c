@@ -17,6 +17,7 @@ typedef struct {
     bl_cli_store_args store;
     bl_cli_engine_args engine;
     bl_cli_sampling_args sampling;
+    bl_cli_template_args template;
     const char *prompt, *prompt_file, *tokens, *system, *no_color;
     uint32_t logprobs;
     bool raw, chat, json, logit_hash, profile, ignore_eos, quiet, show_special;
@@ -37,6 +38,7 @@ static const bl_opt options[] = {
      .doc = "Leave the chat template out: the model continues the text, after beginning-of-text."},
     {BL_OPT_FLAG_AT(run_args, chat), .name = "chat",
      .doc = "Use the family's published chat format although the checkpoint ships no template."},
+    BL_CLI_TEMPLATE_OPTIONS(run_args),
     BL_CLI_SAMPLING_OPTIONS(run_args, "256"),
     {BL_OPT_FLAG_AT(run_args, ignore_eos), .name = "ignore-eos",
      .doc = "Go on after the checkpoint's stop tokens, up to --max-tokens."},
@@ -106,18 +108,24 @@ static bl_code encode(const run_args *a, const bl_cli_model *m, const bl_buf *te
         BL_FAIL(err, BL_EINVAL, "the prompt is not valid UTF-8");
     }
     if (!is_templated(a, m)) {
+        if (a->template.thinking != 0 || a->template.effort != NULL) {
+            BL_FAIL(err, BL_EINVAL, "--thinking and --effort need a chat template, '%s' has none", m->name);
+        }
         return bl_chat_encode_prompt(m->chat, s, text->len, ret, err);
     }
     if (source == BL_TEMPLATE_NONE) {
         BL_FAIL(err, BL_ENOTSUP, "'%s' has no chat template: leave --chat and --system out", m->name);
     }
+    json_t *vars = NULL;
+    BL_TRY(bl_cli_template_vars(&a->template, m->chat, &vars, err));
     json_t *messages = json_array();
     if (a->system != NULL) {
         (void)json_array_append_new(messages,
                                     json_pack("{s:s, s:s}", "role", "system", "content", a->system));
     }
     (void)json_array_append_new(messages, json_pack("{s:s, s:s%}", "role", "user", "content", s, text->len));
-    bl_code rc = bl_chat_render(m->chat, messages, NULL, NULL, true, false, ret, err);
+    bl_code rc = bl_chat_render(m->chat, messages, NULL, vars, true, false, ret, err);
+    json_decref(vars);
     json_decref(messages);
     return rc;
 }
@@ -137,6 +145,10 @@ static bl_code check_args(const run_args *a, const bl_opts *o, bl_err *err) {
     }
     if (a->tokens != NULL && (a->chat || a->system != NULL)) {
         BL_FAIL(err, BL_EINVAL, "--tokens takes ids as they are, --chat and --system cannot change them");
+    }
+    if ((a->raw || a->tokens != NULL) && (a->template.thinking != 0 || a->template.effort != NULL)) {
+        BL_FAIL(err, BL_EINVAL, "--thinking and --effort need the template, which %s leaves out",
+                a->raw ? "--raw" : "--tokens");
     }
     if (a->engine.model == NULL) {
         BL_FAIL(err, BL_EINVAL, "no model given: --model MODEL or DARKBLOOM_MODEL");

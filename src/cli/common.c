@@ -72,6 +72,35 @@ bl_code bl_cli_sampling(const bl_command *c, const bl_opts *o, const bl_cli_samp
     return BL_OK;
 }
 
+bl_code bl_cli_template_vars(const bl_cli_template_args *a, const bl_chat *chat, json_t **ret, bl_err *err) {
+    const bl_chat_features *f = bl_chat_describe(chat);
+    if (a->thinking != 0 && !f->thinking_switch) {
+        BL_FAIL(err, BL_EINVAL, "--thinking %s: the chat template has no such switch",
+                a->thinking == 1 ? "on" : "off");
+    }
+    if (a->effort != NULL && !f->reasoning_effort) {
+        BL_FAIL(err, BL_EINVAL, "--effort %.20s: the chat template has no such setting", a->effort);
+    }
+    if (a->thinking == 0 && a->effort == NULL) {
+        *ret = NULL;
+        return BL_OK;
+    }
+    json_t *vars = json_object();
+    int rc = vars != NULL ? 0 : -1;
+    if (rc == 0 && a->thinking != 0) {
+        rc = json_object_set_new(vars, "enable_thinking", json_boolean(a->thinking == 1));
+    }
+    if (rc == 0 && a->effort != NULL) {
+        rc = json_object_set_new(vars, "reasoning_effort", json_string(a->effort));
+    }
+    if (rc != 0) {
+        json_decref(vars);
+        BL_FAIL(err, BL_EINVAL, "--effort: not valid UTF-8 text");
+    }
+    *ret = vars;
+    return BL_OK;
+}
+
 static bl_code open_chat(const char *path, char *ret_name, size_t cap, bl_chat **ret, bl_err *err) {
     bl_checkpoint *c = NULL;
     BL_TRY(bl_checkpoint_open(path, &c, err));

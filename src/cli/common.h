@@ -154,6 +154,27 @@ typedef struct {
 bl_code bl_cli_sampling(const bl_command *c, const bl_opts *o, const bl_cli_sampling_args *a,
                         const bl_chat *chat, bl_sampling *ret, bl_err *err) BL_MUST_CHECK;
 
+/* ---- what the chat template is told ------------------------------------------------------------- */
+
+typedef struct {
+    uint32_t thinking; /* 0 as the template has it, 1 on, 2 off */
+    const char *effort;
+} bl_cli_template_args;
+
+#define BL_CLI_TEMPLATE_OPTIONS(S)                                                                           \
+    {BL_OPT_CHOICE_AT(S, template.thinking), .name = "thinking", .choices = "auto|on|off", .def = "auto",    \
+     .doc = "Whether the model reasons before it answers; auto is the chat template's own choice."},         \
+    {                                                                                                        \
+        BL_OPT_TEXT_AT(S, template.effort), .name = "effort", .arg = "WORD",                                 \
+                                            .doc = "How much it reasons (low, medium, high...), where the "  \
+                                                   "chat template has such a setting."                       \
+    }
+
+/* The template's variables of these options; *ret NULL when there are none. BL_EINVAL when the template reads
+ * no such variable. */
+bl_code bl_cli_template_vars(const bl_cli_template_args *a, const bl_chat *chat, json_t **ret,
+                             bl_err *err) BL_MUST_CHECK;
+
 /* ---- a model, opened --------------------------------------------------------------------------- */
 
 typedef struct {

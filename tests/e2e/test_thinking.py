@@ -99,20 +99,22 @@ def test_what_is_refused(server, client):
 
 
 def test_run_keeps_reasoning_apart(folder):
-    args = [DARKBLOOM, "run", "-m", str(folder), "-p", "Weather?", "--temperature", "0", "-n", "40", "-q"]
+    args = [DARKBLOOM, "run", "-m", str(folder), "-p", "Weather?", "--temperature", "0", "-n", "40", "-q", "--thinking", "on"]
     plain = subprocess.run(args, capture_output=True, text=True, timeout=60)
-    assert plain.returncode == 0
-    if folder.name == "gemma":  # thinking is off by default there: the prompt closes the channel itself
-        return
-    assert plain.stdout.startswith("Let me see.") and "hm, the weather" not in plain.stdout
+    assert plain.returncode == 0 and plain.stdout.startswith("Let me see.") and "hm, the weather" not in plain.stdout
     j = json.loads(subprocess.run([*args, "--json"], capture_output=True, text=True, timeout=60).stdout)
     assert j["reasoning"] == "hm, the weather" and j["text"].startswith("Let me see.")
+    special = subprocess.run([*args, "--show-special"], capture_output=True, text=True, timeout=60).stdout
+    assert "hm, the weather" in special and ("<|channel>" in special or "</think>" in special)
+    bad = subprocess.run([*args, "--raw"], capture_output=True, text=True, timeout=60)
+    assert bad.returncode == 2 and "--thinking" in bad.stderr
+    if folder.name == "gemma":
+        bad = subprocess.run([*args, "--effort", "low"], capture_output=True, text=True, timeout=60)
+        assert bad.returncode != 0 and "--effort low: the chat template has no such setting" in bad.stderr
 
 
 def test_chat_dims_reasoning_on_a_terminal_only(folder, tmp_path):
-    if folder.name == "gemma":
-        pytest.skip("the template has thinking off by default, and chat has no switch yet")
-    args = ["chat", "-m", str(folder), "--temperature", "0", "-n", "40", "-q", "--no-history"]
+    args = ["chat", "-m", str(folder), "--temperature", "0", "-n", "40", "-q", "--no-history", "--thinking", "on"]
     env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm", "HOME": str(tmp_path), "LC_ALL": "C.UTF-8"}
     piped = subprocess.run([DARKBLOOM, *args], input="Weather?\n", capture_output=True, text=True, timeout=60, env=env)
     assert "Let me see." in piped.stdout and "hm, the weather" not in piped.stdout
