@@ -642,6 +642,43 @@ static void test_reasoning_and_tools(void **state) {
     finish();
 }
 
+/* Tokens of all chunks or of the whole answer. */
+static size_t count_logprobs(const char *key) {
+    size_t n = 0;
+    const bool stream = strcmp(key, "delta") == 0;
+    for (char *p = stream ? strstr(got.body, "data: {") : got.body, *end; p;
+         p = stream ? strstr(end, "data: {") : NULL) {
+        end = stream ? strstr(p, "\n\n") : got.body + got.n_body;
+        json_t *v = NULL;
+        p += stream ? 6 : 0;
+        assert_int_equal(bl_json_parse(p, (size_t)(end - p), 32, "event", &v, NULL), BL_OK);
+        const json_t *choice = json_array_get(json_object_get(v, "choices"), 0);
+        n += json_array_size(json_object_get(json_object_get(choice, "logprobs"), "content"));
+        json_decref(v);
+    }
+    return n;
+}
+
+/* Every token of the answer has its entry, once: thoughts, markers and what is held back at the end too. */
+static void test_logprobs_of_thoughts(void **state) {
+    (void)state;
+    static const char *const answers[] = {"<think>\\nab\\n</think>\\n\\nc\\u00e9d", "ab<thi",
+                                          "<tool_call>\\n{\\\"name\\\":\\\"f\\\"}\\n</tool_call>\\n"};
+    static const size_t n_tokens[] = {25, 6, 38};
+    start(NULL);
+    memset(&fake_features, 0, sizeof fake_features);
+    fake_features.dialect = BL_DIALECT_QWEN_JSON;
+    fake_features.tools = true;
+    for (size_t i = 0; i < BL_COUNTOF(answers); i++) {
+        assert_int_equal(chat(answers[i], TOOLS ",\"logprobs\":true"), 200);
+        assert_int_equal(count_logprobs("message"), n_tokens[i]);
+        assert_int_equal(chat(answers[i], TOOLS ",\"logprobs\":true,\"stream\":true"), 200);
+        assert_int_equal(count_logprobs("delta"), n_tokens[i]);
+    }
+    memset(&fake_features, 0, sizeof fake_features);
+    finish();
+}
+
 /* {"variable": value} that the template was given; NULL: it was not. */
 static const json_t *variable(const char *name) {
     return json_object_get(fake_last_extra, name);
@@ -1134,6 +1171,7 @@ int main(void) {
         cmocka_unit_test(test_refused_requests),
         cmocka_unit_test(test_streams),
         cmocka_unit_test(test_reasoning_and_tools),
+        cmocka_unit_test(test_logprobs_of_thoughts),
         cmocka_unit_test(test_thinking_variables),
         cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_keys),
