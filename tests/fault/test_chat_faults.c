@@ -8,6 +8,7 @@
 #include "base/base.h"
 #include "base/file.h"
 #include "chat/chat.h"
+#include "chat/parser.h"
 #include "chat/stream.h"
 
 #include "faults.h"
@@ -95,9 +96,66 @@ static void allocations_fail(void **state) {
     bl_checkpoint_free(ckpt);
 }
 
+/* ---- the parser ---- */
+
+static bl_code swallow(void *user, const bl_parsed *ev, bl_err *err) {
+    (void)err;
+    *(size_t *)user += ev->n;
+    return BL_OK;
+}
+
+static bl_code parse(bl_dialect d, const char *text) {
+    size_t n_given = 0;
+    const bl_parser_options o = {.dialect = d, .calls = true, .sink = swallow, .user = &n_given};
+    bl_parser *p = NULL;
+    bl_code rc = bl_parser_new(&o, &p, NULL);
+    assert_true((rc == BL_OK) == (p != NULL));
+    for (size_t i = 0; i < strlen(text) && rc == BL_OK; i++) {
+        rc = bl_parser_feed(p, text + i, 1, NULL);
+    }
+    if (p && rc != BL_OK) { /* it gives nothing more */
+        size_t before = n_given;
+        assert_int_equal(bl_parser_feed(p, "more", 4, NULL), BL_OK);
+        assert_int_equal(bl_parser_finish(p, NULL), BL_OK);
+        assert_int_equal(n_given, before);
+    } else if (p) {
+        rc = bl_parser_finish(p, NULL);
+    }
+    bl_parser_free(p);
+    return rc;
+}
+
+static void parsing_fails(void **state) {
+    (void)state;
+    static const struct {
+        bl_dialect d;
+        const char *text;
+    } rows[] = {
+        {BL_DIALECT_QWEN_XML, "<think>a</think>b<tool_call>\n<function=f>\n<parameter=k>\nv\"\n</parameter>\n"
+                              "</function>\n</tool_call>c<tool_call>x"},
+        {BL_DIALECT_GEMMA4,
+         "<|channel>thought\na<channel|>b<|tool_call>call:f{k:<|\"|>v<|\"|>,n:[1,{}]}<tool_call|>"},
+        {BL_DIALECT_HARMONY, "<|start|>assistant<|channel|>analysis<|message|>a<|end|><|start|>assistant "
+                             "to=functions.f<|channel|>commentary<|message|>{\"k\": 1}<|call|>"},
+    };
+    uint64_t n_fired = 0;
+    for (size_t i = 0; i < BL_COUNTOF(rows); i++) {
+        for (uint64_t n = 1; faults_arm(n, FAULT_ALLOC, false); n++) {
+            uint64_t live = atomic_load(&faults.n_live);
+            bl_code rc = parse(rows[i].d, rows[i].text);
+            faults.kinds = 0;
+            assert_int_equal(atomic_load(&faults.n_live), live);
+            assert_int_equal(rc, atomic_load(&faults.fired) ? BL_ENOMEM : BL_OK);
+            n_fired += atomic_load(&faults.fired);
+        }
+    }
+    assert_true(n_fired >= 9);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(allocations_fail),
+        cmocka_unit_test(parsing_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
