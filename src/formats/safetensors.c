@@ -168,6 +168,9 @@ static bl_code read_entry(const json_t *v, const uint8_t *data, uint64_t data_si
 }
 
 static bl_code check_metadata(json_t *v, bl_err *err) {
+    if (json_is_null(v)) { /* what mx.save_safetensors writes when it is given none */
+        return BL_OK;
+    }
     if (!json_is_object(v)) {
         BL_FAIL(err, BL_EFORMAT, "'__metadata__' is no object");
     }

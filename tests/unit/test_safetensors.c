@@ -379,6 +379,20 @@ static void test_good_file(void **state) {
     bl_free(p);
 }
 
+/* The reference reader takes null for none, and MLX writes it. */
+static void test_metadata_null(void **state) {
+    (void)state;
+    size_t size;
+    uint8_t *p = build(TEXT("{\"__metadata__\":null,\"a\":{\"dtype\":\"U8\",\"shape\":[1],"
+                            "\"data_offsets\":[0,1]}}"),
+                       1, &size);
+    bl_safetensors *st = NULL;
+    assert_int_equal(bl_safetensors_parse(p, size, "f", &st, NULL), BL_OK);
+    assert_int_equal(bl_safetensors_count(st), 1);
+    bl_safetensors_free(st);
+    bl_free(p);
+}
+
 static void test_no_tensors(void **state) {
     (void)state;
     size_t size;
@@ -447,6 +461,7 @@ int main(void) {
         cmocka_unit_test(test_long_name_in_message),
         cmocka_unit_test(test_entry_count),
         cmocka_unit_test(test_good_file),
+        cmocka_unit_test(test_metadata_null),
         cmocka_unit_test(test_no_tensors),
         cmocka_unit_test(test_truncated_at_every_byte),
         cmocka_unit_test(test_every_byte_changed),
