@@ -338,3 +338,32 @@ def test_gpt_oss_blocks_are_taken_over(tmp_path):
     block = json.loads((tmp_path / "out/config.json").read_text())["quantization"]
     assert {k: block[k] for k in ("mode", "bits", "group_size")} == {"mode": "mxfp4", "bits": 4, "group_size": 32}
     assert block["lm_head"] == block["model.layers.0.mlp.router"] == {"mode": "affine", "bits": 8, "group_size": 64}
+
+
+# ---- the function stays --------------------------------------------------------------------------------------------------------------
+
+GOLDEN = pathlib.Path(os.environ.get("GOLDEN", pathlib.Path(DARKBLOOM).parent / "golden"))
+SHARED = pathlib.Path(os.environ.get("BL_SHARED", ROOT.parent / "shared"))
+TINY = {p.name: p for where in (SHARED / "fixtures/tiny", ROOT / "tests/fixtures/tiny") if where.exists() for p in where.iterdir()}
+
+
+def in_f32(folder, out):
+    """The same values in f32, where 1 + w costs nothing."""
+    t = {k: ("F32", shape, b"".join(b"\0\0" + raw[i:i + 2] for i in range(0, len(raw), 2)))
+         for k, (_dtype, shape, raw) in source_tensors(folder).items()}
+    return write_folder(out, json.loads((folder / "config.json").read_text()), t)
+
+
+# Heads are stored as bf16, and the norms of 1 + w lose bits there: trunks without one, then.
+@pytest.mark.parametrize("name", sorted(n for n, p in TINY.items() if "mtplx_mtp" not in (p / "config.json").read_text()))
+def test_new_layout_computes_the_same(name, tmp_path):
+    if not GOLDEN.exists():
+        pytest.skip(f"{GOLDEN} is not here")
+    src = TINY[name]
+    if name.startswith("qwen3_5"):
+        src = in_f32(src, tmp_path / "f32")
+    dst = tmp_path / "out"
+    quantize(src, dst, "--keep", "*=none")
+    (dst / "expected.safetensors").write_bytes((TINY[name] / "expected.safetensors").read_bytes())
+    r = subprocess.run([GOLDEN, dst], capture_output=True, text=True, timeout=300)
+    assert r.returncode == 0 and "logits" in r.stdout, r.stdout + r.stderr
