@@ -105,10 +105,12 @@ static void put_chunk(bl_dtype t, const uint8_t q[32], uint32_t r, uint8_t *c) {
         }
         return;
     }
+    uint8_t b[16]; /* whole first: one vector operation */
+    for (uint32_t i = 0; i < 16; i++) {
+        b[i] = (uint8_t)((q[i] & 15) | (q[16 + i] & 15) << 4);
+    }
     for (uint32_t v = 0; v < 4; v++) {
-        for (uint32_t i = 0; i < 4; i++) {
-            c[64 * v + i] = (uint8_t)((q[4 * v + i] & 15) | (q[16 + 4 * v + i] & 15) << 4);
-        }
+        memcpy(c + 64 * v, b + 4 * v, 4);
     }
     if (t == BL_DTYPE_Q6_K || t == BL_DTYPE_AFFINE6) {
         for (uint32_t k = 0; k < 32; k++) {
