@@ -3,9 +3,11 @@ import json
 import os
 import pathlib
 import random
+import signal
 import struct
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -205,6 +207,50 @@ def test_what_is_refused(llama, tmp_path):
     refused(1, dst, odd, dst, says="'model.layers.2.mlp.up_proj'")
     odd = write_folder(tmp_path / "flat", config, src | {name: vector(128)})
     refused(1, dst, odd, dst, says="BF16 [128], allowed is")
+
+
+def test_values_that_the_new_dtype_cannot_hold(llama, tmp_path):
+    src = source_tensors(llama)
+    name = "model.layers.1.self_attn.o_proj.weight"
+    raw = bytearray(src[name][2])
+    raw[64:66] = b"\x80\x7e"  # 8.5e37
+    big = write_folder(tmp_path / "big", json.loads((llama / "config.json").read_text()), src | {name: (*src[name][:2], bytes(raw))})
+    quantize(big, tmp_path / "same")
+    refused(1, tmp_path / "out", big, tmp_path / "out", "--dtype", "f16", says="'model.layers.1.self_attn.o_proj' in the new dtype")
+
+
+def test_what_a_tied_gemma_leaves_out(tmp_path):
+    rng = random.Random(8)
+    t = {"model.embed_tokens.weight": matrix(rng, 8, 64), "lm_head.weight": matrix(rng, 8, 64), "model.norm.weight": vector(64)}
+    for layer in range(3):
+        for leaf in ("q_proj", "k_proj", "v_proj"):
+            t[f"model.layers.{layer}.self_attn.{leaf}.weight"] = matrix(rng, 32, 64)
+        t[f"model.layers.{layer}.self_attn.k_norm.weight"] = vector(32)
+        t[f"model.layers.{layer}.self_attn.rotary_emb.inv_freq"] = vector(4)
+    src = write_folder(tmp_path / "src", {"model_type": "gemma4_text", "num_hidden_layers": 3, "num_kv_shared_layers": 2}, t)
+    r = quantize(src, tmp_path / "out", "--keep", "*=none")
+    got = read_folder(tmp_path / "out")
+    gone = {k for k in t if k == "lm_head.weight" or k.endswith("inv_freq") or
+            (k.startswith(("model.layers.1", "model.layers.2")) and ".k_" in k or ".v_" in k and ".layers.0." not in k)}
+    assert len(gone) == 10 and got == {k: v for k, v in t.items() if k not in gone}
+    assert "10 of other towers or without use" in r.stdout
+
+
+def test_interrupted(llama, tmp_path):
+    """Ctrl-C while it works: the status of an interrupt, one line, and nothing at the new folder."""
+    t = source_tensors(llama)
+    big = bytes(256 * 4096 * 128 * 2)
+    t["model.embed_tokens.weight"] = ("BF16", [256 * 4096, 128], big)
+    src = write_folder(tmp_path / "src", json.loads((llama / "config.json").read_text()), t)
+    dst = tmp_path / "out"
+    p = subprocess.Popen([DARKBLOOM, "quantize", src, dst, "--bits", "6"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (dst.exists() and list(dst.glob(".model*.tmp.*"))) and p.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=60)
+    assert p.returncode == 130 and out == "" and err.splitlines()[-1] == "darkbloom: interrupted, nothing was kept", (p.returncode, err)
+    assert not dst.exists()
 
 
 # ---- experts, and an embedded head -------------------------------------------------------------------------------------------------
