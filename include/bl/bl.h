@@ -47,6 +47,14 @@ bl_code bl_engine_open(const bl_engine_options *o, bl_engine **ret, bl_err *err)
 /* Cancels all sessions, joins the thread. Sessions must be freed before. */
 void bl_engine_close(bl_engine *e);
 
+/* A part of the model ("attention", "experts", ...) and how its matrices are stored. */
+typedef struct {
+    const char *name; /* static */
+    char quant[48];   /* "AFFINE4 g64 90, AFFINE8 g64 30": matrices per type, most bytes first */
+    uint64_t bytes;   /* in the file, without scales that lie apart */
+} bl_model_part;
+#define BL_MODEL_MAX_PARTS 10
+
 /* What the weights say (immutable). Sizes in bytes, strings owned by the engine. Also obtainable without
  * loading the weights. */
 typedef struct {
@@ -54,8 +62,10 @@ typedef struct {
     char container[16]; /* "gguf", "safetensors" */
     char quant[96];     /* "Q5_0 81, Q4_K 27, ..." tensors per type, most bytes first */
     char draft[256];    /* "embedded", "none", or why the head that the file declares cannot be used */
-    uint64_t n_params, n_active_params;             /* active: what one token meets, the head included */
-    uint64_t n_draft_params;                        /* of an embedded draft head, not in n_params */
+    uint64_t n_params, n_active_params; /* active: what one token meets, the head included */
+    uint64_t n_draft_params;            /* of an embedded draft head, not in n_params */
+    bl_model_part parts[BL_MODEL_MAX_PARTS];
+    uint32_t n_parts;
     uint32_t n_experts, n_experts_used, expert_ffn; /* 0: dense */
     uint32_t n_delta_layers;
     uint32_t n_vocab, n_layers, n_full_layers, hidden, n_heads, n_kv_heads, head_dim, ffn, window;

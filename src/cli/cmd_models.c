@@ -185,6 +185,10 @@ static json_t *shape_json(const bl_model_info *m) {
     set_int(j, "kv_heads", m->n_kv_heads);
     set_int(j, "head_dim", m->head_dim);
     set_int(j, "ffn", m->ffn);
+    set_int(j, "delta_net_layers", m->n_delta_layers);
+    set_int(j, "experts", m->n_experts);
+    set_int(j, "experts_used", m->n_experts_used);
+    set_int(j, "expert_ffn", m->expert_ffn);
     (void)json_object_set_new(j, "tied_embeddings", json_boolean(m->tied_embeddings));
     return j;
 }
@@ -194,9 +198,21 @@ static json_t *memory_json(const bl_model_info *m) {
     set_int(j, "weights_bytes", m->weights_bytes);
     set_int(j, "kv_bytes", m->kv_bytes);
     set_int(j, "kv_bytes_per_token", m->kv_bytes_per_token);
+    set_int(j, "state_bytes_per_sequence", m->state_bytes);
     set_int(j, "scratch_bytes", m->scratch_bytes);
     set_int(j, "other_bytes", m->other_bytes);
     set_int(j, "total_bytes", m->total_bytes);
+    return j;
+}
+
+/* {"attention": {"quant": "Q4_K 28", "bytes": ...}, ...} */
+static json_t *parts_json(const bl_model_info *m) {
+    json_t *j = json_object();
+    for (uint32_t i = 0; i < m->n_parts; i++) {
+        json_t *part = json_pack("{s:s}", "quant", m->parts[i].quant);
+        set_int(part, "bytes", m->parts[i].bytes);
+        (void)json_object_set_new(j, m->parts[i].name, part);
+    }
     return j;
 }
 
@@ -207,6 +223,10 @@ static json_t *info_json(const char *path, const bl_model_info *m, const bl_chat
     json_t *j = json_pack("{s:s, s:s, s:s, s:s}", "path", path, "family", m->family, "container",
                           m->container, "quant", m->quant);
     set_int(j, "parameters", m->n_params);
+    set_int(j, "active_parameters", m->n_active_params);
+    set_int(j, "draft_head_parameters", m->n_draft_params);
+    (void)json_object_set_new(j, "draft_head", json_string(m->draft));
+    (void)json_object_set_new(j, "parts", parts_json(m));
     set_int(j, "file_bytes", m->file_bytes);
     set_int(j, "context_trained", m->n_context_trained);
     set_int(j, "context", m->n_context);
@@ -264,17 +284,51 @@ static void print_chat(const bl_chat *chat) {
     printf("answers      %s: %s\n", bl_dialect_name(f->dialect), f->reason);
 }
 
+static void print_parts(const bl_model_info *m) {
+    for (uint32_t i = 0; i < m->n_parts; i++) {
+        char size[24];
+        printf("%s%-16s %10s  %s\n", i == 0 ? "weights      " : "             ", m->parts[i].name,
+               bl_cli_size(m->parts[i].bytes, size), m->parts[i].quant);
+    }
+}
+
+/* Layers by kind, widths, experts. */
+static void print_shape(const bl_model_info *m) {
+    printf("shape        %u layers: %u with full attention", m->n_layers, m->n_full_layers);
+    uint32_t sliding = m->n_layers - m->n_full_layers - m->n_delta_layers;
+    if (sliding > 0) {
+        printf(", %u that see %u tokens", sliding, m->window);
+    }
+    if (m->n_delta_layers > 0) {
+        printf(", %u gated delta net", m->n_delta_layers);
+    }
+    printf("; hidden %u", m->hidden);
+    if (m->ffn > 0) {
+        printf(", ffn %u", m->ffn);
+    }
+    if (m->n_experts > 0) {
+        printf(", %u of %u experts of %u", m->n_experts_used, m->n_experts, m->expert_ffn);
+    }
+    printf("\n             %u heads over %u KV heads of %u, vocabulary %u%s\n", m->n_heads, m->n_kv_heads,
+           m->head_dim, m->n_vocab, m->tied_embeddings ? ", tied embeddings" : "");
+}
+
 static void print_info(const char *path, const bl_model_info *m, const bl_chat *chat) {
     char a[24], b[24], c[24], d[24], e[24];
     bl_chat_defaults s = bl_chat_sampling_defaults(chat);
     printf("path         %s\n", path);
-    printf("family       %s, %.1f M parameters, %s of %s\n", m->family, (double)m->n_params / 1e6,
-           m->container, bl_cli_size(m->file_bytes, a));
-    printf("weights      %s\n", m->quant);
-    printf("shape        %u layers (%u with full attention, window %u), hidden %u, ffn %u\n", m->n_layers,
-           m->n_full_layers, m->window, m->hidden, m->ffn);
-    printf("             %u heads over %u KV heads of %u, vocabulary %u%s\n", m->n_heads, m->n_kv_heads,
-           m->head_dim, m->n_vocab, m->tied_embeddings ? ", tied embeddings" : "");
+    printf("family       %s, %.1f M parameters", m->family, (double)m->n_params / 1e6);
+    if (m->n_active_params < m->n_params) {
+        printf(" (%.1f M meet a token)", (double)m->n_active_params / 1e6);
+    }
+    printf(", %s of %s\n", m->container, bl_cli_size(m->file_bytes, a));
+    print_parts(m);
+    printf("draft head   %s", m->draft);
+    if (m->n_draft_params > 0) {
+        printf(", %.1f M parameters", (double)m->n_draft_params / 1e6);
+    }
+    putchar('\n');
+    print_shape(m);
     printf("context      %u (the checkpoint declares %u)\n", m->n_context, m->n_context_trained);
     printf("memory       %s: weights %s, KV %s, scratch %s, other %s\n", bl_cli_size(m->total_bytes, a),
            bl_cli_size(m->weights_bytes, b), bl_cli_size(m->kv_bytes, c), bl_cli_size(m->scratch_bytes, d),
@@ -282,6 +336,9 @@ static void print_info(const char *path, const bl_model_info *m, const bl_chat *
     printf("per token    KV %s, decode reads %s, prefill computes %.2f Gop\n",
            bl_cli_size(m->kv_bytes_per_token, a), bl_cli_size(m->read_bytes_per_token, b),
            (double)m->flops_per_token * 1e-9);
+    if (m->state_bytes > 0) {
+        printf("per sequence a fixed state of %s\n", bl_cli_size(m->state_bytes, a));
+    }
     printf("template     %s\n", template_name(chat));
     print_chat(chat);
     print_stop_ids(chat);

@@ -733,6 +733,7 @@ static bl_code build_trunk(builder *b, bl_activations activations, int32_t *embe
     bl_op_norm(&b->w, "final_norm", BL_SLOT_OUT_X, BL_SLOT_OUT_X, c->hidden, *final_norm);
     m->head_op = b->w.n;
     head_ops(b, *head);
+    m->n_trunk_matrices = m->n_matrices;
     m->n_ops = m->n_all_ops = m->hidden_op = m->draft_op = m->draft_select_op = b->w.n;
     return BL_OK;
 }

@@ -174,7 +174,7 @@ typedef struct {
     const bl_checkpoint *ckpt; /* borrowed, must outlive the model */
     bl_arena *arena;
     bl_model_matrix *matrices;
-    size_t n_matrices;
+    size_t n_matrices, n_trunk_matrices; /* those behind the trunk's are the draft head's own */
     bl_model_vector *vectors;
     size_t n_vectors;
     float *inv_freq, *inv_freq_local; /* [n_rot / 2] */

@@ -16,30 +16,107 @@
 
 /* ---- parts ------------------------------------------------------------------------------------------- */
 
-/* "Q8_0 25, Q5_0 81": matrices per type, most bytes first. */
-static void quant_text(const bl_model *m, char out[96]) {
-    uint64_t bytes[BL_DTYPE__MAX] = {0};
-    uint32_t count[BL_DTYPE__MAX] = {0};
-    for (size_t i = 0; i < m->n_matrices; i++) {
-        bytes[m->matrices[i].desc.dtype] += m->matrices[i].src->size_bytes;
-        count[m->matrices[i].desc.dtype]++;
+/* Matrices of one type and group. */
+typedef struct {
+    bl_dtype dtype;
+    uint32_t group, count;
+    uint64_t bytes;
+} quant_count;
+#define MAX_COUNTS 24u
+
+static void count_matrix(quant_count *c, const bl_model_matrix *w) {
+    for (uint32_t i = 0; i < MAX_COUNTS; i++) {
+        if (c[i].count == 0 || (c[i].dtype == w->desc.dtype && c[i].group == w->desc.group)) {
+            c[i].dtype = w->desc.dtype;
+            c[i].group = w->desc.group;
+            c[i].count++;
+            c[i].bytes += w->src->size_bytes;
+            return;
+        }
     }
+}
+
+/* "Q8_0 25, Q5_0 81": matrices per type, most bytes first. Empties c. */
+static void quant_text(quant_count *c, size_t cap, char *out) {
     size_t n = 0;
     out[0] = '\0';
-    while (n < 80) {
-        uint32_t best = BL_DTYPE__MAX;
-        for (uint32_t t = 0; t < BL_DTYPE__MAX; t++) {
-            if (count[t] > 0 && (best == BL_DTYPE__MAX || bytes[t] > bytes[best])) {
-                best = t;
+    for (;;) {
+        quant_count *best = NULL;
+        for (uint32_t i = 0; i < MAX_COUNTS; i++) {
+            if (c[i].count > 0 && (!best || c[i].bytes > best->bytes)) {
+                best = &c[i];
             }
         }
-        if (best == BL_DTYPE__MAX) {
-            break;
+        if (!best || n + 24 > cap) {
+            return;
         }
-        int k = snprintf(out + n, 96 - n, "%s%s %u", n ? ", " : "", bl_dtype_get((bl_dtype)best)->name,
-                         count[best]);
+        char group[16] = "";
+        if (best->group > 0) {
+            snprintf(group, sizeof group, " g%u", best->group);
+        }
+        int k = snprintf(out + n, cap - n, "%s%s%s %u", n ? ", " : "", bl_dtype_get(best->dtype)->name, group,
+                         best->count);
         n += k > 0 ? (size_t)k : 0;
-        count[best] = 0;
+        best->count = 0;
+    }
+}
+
+/* The part of the model an op belongs to, by its label. */
+static const char *part_of(const bl_model *m, size_t op) {
+    static const struct {
+        const char *label, *part;
+    } parts[] = {{"embed", "embedding"},
+                 {"ple_embed", "per-layer table"},
+                 {"ple_", "per-layer inputs"},
+                 {"attn_", "attention"},
+                 {"delta_", "delta net"},
+                 {"ffn_", "mlp"},
+                 {"experts", "experts"},
+                 {"router", "router"},
+                 {"shared_router", "router"},
+                 {"shared_", "shared expert"},
+                 {"head", "head"}};
+    if (op >= m->n_ops) {
+        return "draft head";
+    }
+    for (size_t i = 0; i < BL_COUNTOF(parts); i++) {
+        if (strncmp(m->ops[op].label, parts[i].label, strlen(parts[i].label)) == 0) {
+            return parts[i].part;
+        }
+    }
+    return "other";
+}
+
+/* Each matrix once, in the part of the first op that uses it. */
+static void describe_parts(const bl_model *m, bl_model_info *r) {
+    quant_count counts[BL_MODEL_MAX_PARTS][MAX_COUNTS] = {0};
+    quant_count all[MAX_COUNTS] = {0};
+    for (size_t i = 0; i < m->n_all_ops; i++) {
+        for (size_t k = 0; k < m->ops[i].n_w; k++) {
+            size_t w = (size_t)m->refs[i].w[k];
+            const char *name = part_of(m, i);
+            uint32_t p = 0;
+            while (p < r->n_parts && strcmp(r->parts[p].name, name) != 0) {
+                p++;
+            }
+            bool shared =
+                i >= m->n_ops && w < m->n_trunk_matrices; /* the head's products of the model's own */
+            if (p == BL_MODEL_MAX_PARTS || shared || (m->cfg.tied && strcmp(name, "head") == 0)) {
+                continue;
+            }
+            if (p == r->n_parts) {
+                r->parts[r->n_parts++].name = name;
+            }
+            r->parts[p].bytes += m->matrices[w].src->size_bytes;
+            count_matrix(counts[p], &m->matrices[w]);
+        }
+    }
+    for (size_t i = 0; i < m->n_matrices; i++) {
+        count_matrix(all, &m->matrices[i]);
+    }
+    quant_text(all, sizeof r->quant, r->quant);
+    for (uint32_t p = 0; p < r->n_parts; p++) {
+        quant_text(counts[p], sizeof r->parts[p].quant, r->parts[p].quant);
     }
 }
 
@@ -125,7 +202,7 @@ bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometr
              bl_model_has_draft(m)   ? "embedded"
              : c->n_draft_layers > 0 ? c->draft_refused
                                      : "none");
-    quant_text(m, r.quant);
+    describe_parts(m, &r);
     BL_TRY(sum_weights(m, b, &r, err));
     r.kv_bytes_per_token = bl_kv_bytes_per_token(kv);
     BL_TRY(bl_kv_pool_bytes(kv, &r.kv_bytes, err));

@@ -3,7 +3,8 @@
  *     golden [options] DIR…      each DIR holds a checkpoint and expected.safetensors
  * (tests/fixtures/README.md) golden --generate N --tokens 1,2,3 [options] MODEL      greedy ids with the gap
  * between the two best logits
- *     golden --hash [--generate N] --tokens 1,2,3 [options] MODEL...      one hash of all rows' logits
+ *     golden --quality expected.json [options] MODEL...   negative log likelihood and divergence from the
+ * first golden --hash [--generate N] --tokens 1,2,3 [options] MODEL...      one hash of all rows' logits
  *
  * Prints one line per quantity: largest absolute error, what is allowed, normalised mean squared error. Exit
  * 1 beyond tolerance, 2 when something could not be read. Allowed: 2e-4 of the reference's standard
@@ -15,6 +16,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <jansson.h>
 
 #include "base/base.h"
 #include "bl/bl.h"
@@ -36,6 +39,7 @@ typedef struct {
     int32_t tokens[MAX_TOKENS], follow[MAX_TOKENS];
     uint32_t n_tokens, n_follow;
     bool hash;
+    const char *quality; /* expected.json */
 } options;
 
 typedef struct {
@@ -394,6 +398,128 @@ static bl_code hash(const char *path, const options *o, bl_err *err) {
     return rc;
 }
 
+/* ---- quality ----------------------------------------------------------------------------------------- */
+
+static double log_sum_exp(const float *x, uint32_t n) {
+    double max = (double)x[0], sum = 0.0;
+    for (uint32_t i = 1; i < n; i++) {
+        max = (double)x[i] > max ? (double)x[i] : max;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        sum += exp((double)x[i] - max);
+    }
+    return max + log(sum);
+}
+
+static bl_code read_expected(const char *path, int32_t ids[MAX_TOKENS], uint32_t *ret_n, double *ret_nll,
+                             bl_err *err) {
+    json_error_t e;
+    json_t *o = json_load_file(path, 0, &e);
+    const json_t *list = json_object_get(o, "valid_ids");
+    size_t n = json_array_size(list);
+    *ret_nll = json_number_value(json_object_get(o, "valid_nll"));
+    for (size_t i = 0; i < n && i < MAX_TOKENS; i++) {
+        ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    }
+    json_decref(o);
+    if (n < 2 || n > MAX_TOKENS) {
+        BL_FAIL(err, BL_EFORMAT, "%s: valid_ids has %zu ids, 2 to %u are allowed", path, n, MAX_TOKENS);
+    }
+    *ret_n = (uint32_t)n;
+    return BL_OK;
+}
+
+/* Logits of rows [0, n) one after the other; fn gets each. */
+static bl_code each_row(machine *m, const int32_t *ids, uint32_t n,
+                        void (*fn)(void *user, uint32_t row, const float *logits), void *user, bl_err *err) {
+    bl_kv_seq_cut(m->seq, 0);
+    for (uint32_t at = 0; at < n;) {
+        uint32_t k = BL_MIN(n - at, m->l.max_rows);
+        BL_TRY(start_rows(m, ids + at, k, err));
+        BL_TRY(bl_exec_run(m->exec, 0, m->l.model->select_op, err));
+        for (uint32_t r = 0; r < k; r++) {
+            BL_TRY(bl_exec_head(m->exec, &r, 1, err));
+            fn(user, at + r, bl_exec_logits(m->exec, 0));
+        }
+        at += k;
+    }
+    return BL_OK;
+}
+
+typedef struct {
+    const int32_t *ids;
+    uint32_t n, n_vocab;
+    float *reference; /* [n][n_vocab] log-probabilities of the first model, filled by it */
+    bool fill;
+    double nll, kl;
+    uint32_t n_same; /* rows whose best token is the reference's */
+} quality;
+
+static uint32_t best_of(const float *x, uint32_t n) {
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++) {
+        best = x[i] > x[best] ? i : best;
+    }
+    return best;
+}
+
+static void quality_row(void *user, uint32_t row, const float *logits) {
+    quality *q = user;
+    float *ref = q->reference + (size_t)row * q->n_vocab;
+    double total = log_sum_exp(logits, q->n_vocab);
+    if (row + 1 < q->n) {
+        q->nll += total - (double)logits[q->ids[row + 1]];
+    }
+    for (uint32_t i = 0; i < q->n_vocab; i++) {
+        double lp = (double)logits[i] - total;
+        if (q->fill) {
+            ref[i] = (float)lp;
+        } else {
+            q->kl += exp((double)ref[i]) * ((double)ref[i] - lp);
+        }
+    }
+    q->n_same += best_of(logits, q->n_vocab) == best_of(ref, q->n_vocab);
+}
+
+/* Negative log likelihood of expected.json's valid_ids under each model, and the divergence of the others'
+ * rows from the first one's in f32. One line per model and kind of activations. */
+static bl_code compare_quality(const char *expected, char *const *paths, uint32_t n_paths, const options *o,
+                               bl_err *err) {
+    static int32_t ids[MAX_TOKENS];
+    uint32_t n = 0;
+    double want = 0.0, first = 0.0;
+    float *reference = NULL;
+    bl_code rc = read_expected(expected, ids, &n, &want, err);
+    printf("%-10s %-6s %10s %9s %11s %8s  %s\n", "", "act", "nll", "drift %", "KL", "top-1 %", "model");
+    for (uint32_t i = 0; i < 2 * n_paths && rc == BL_OK; i++) {
+        machine m = {0};
+        bl_engine_options eo = o->engine;
+        eo.model_path = paths[i / 2];
+        eo.activations_f32 = i % 2 == 0;
+        rc = machine_open(&m, &eo, err);
+        quality q = {.ids = ids, .n = n, .fill = i == 0};
+        if (rc == BL_OK) {
+            q.n_vocab = m.l.model->cfg.n_vocab;
+            reference = reference ? reference : bl_alloc_array((size_t)n * q.n_vocab, sizeof *reference);
+            q.reference = reference;
+            rc = reference ? each_row(&m, ids, n, quality_row, &q, err) : BL_ENOMEM;
+        }
+        if (rc == BL_OK) {
+            double nll = q.nll / (double)(n - 1);
+            first = i == 0 ? nll : first;
+            printf("%-10s %-6s %10.5f %9.3f %11.3e %8.2f  %s (%s)\n", i == 0 ? "reference" : "",
+                   eo.activations_f32 ? "f32" : "int8", nll, 100.0 * (nll / first - 1.0), q.kl / (double)n,
+                   100.0 * (double)q.n_same / (double)n, paths[i / 2], m.l.info.quant);
+        }
+        machine_close(&m);
+    }
+    bl_free(reference);
+    if (rc == BL_OK) {
+        printf("expected nll %.5f, the reference's is %.1e away\n", want, fabs(first - want));
+    }
+    return rc;
+}
+
 /* ---- command line ------------------------------------------------------------------------------------ */
 
 static bool parse_u32(const char *s, uint32_t max, uint32_t *ret) {
@@ -430,6 +556,7 @@ static bool parse(int argc, char **argv, options *o) {
                                           {"chunk", required_argument, NULL, 'c'},
                                           {"context", required_argument, NULL, 'n'},
                                           {"hash", no_argument, NULL, 'h'},
+                                          {"quality", required_argument, NULL, 'q'},
                                           {NULL, 0, NULL, 0}};
     bl_err err;
     bool ok = true;
@@ -465,6 +592,9 @@ static bool parse(int argc, char **argv, options *o) {
         case 'k':
             ok = parse_tokens(optarg, o->tokens, &o->n_tokens);
             break;
+        case 'q':
+            o->quality = optarg;
+            break;
         default:
             ok = false;
         }
@@ -480,10 +610,19 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: golden [--activations f32|int8] [--cpu-mask M] [--threads N] [--chunk N] "
                         "[--context N] DIR...\n"
                         "       golden --generate N|--follow 7,8,9 --tokens 1,2,3 [options] MODEL\n"
+                        "       golden --quality expected.json [options] MODEL...\n"
                         "       golden --hash [--generate N] --tokens 1,2,3 [options] MODEL...\n");
         return 2;
     }
     bool ok = true;
+    if (o.quality) {
+        bl_err err = {0};
+        if (compare_quality(o.quality, argv + optind, (uint32_t)(argc - optind), &o, &err) != BL_OK) {
+            fprintf(stderr, "golden: %s\n", err.msg);
+            return 2;
+        }
+        return 0;
+    }
     for (int i = optind; i < argc; i++) {
         bl_err err = {0};
         bl_code rc = o.hash             ? hash(argv[i], &o, &err)

@@ -25,6 +25,9 @@ static double ulps(float got, long double want) {
 static long double sigmoid_l(long double x) {
     return 1.0L / (1.0L + expl(-x));
 }
+static long double softplus_l(long double x) {
+    return (x > 0.0L ? x : 0.0L) + log1pl(expl(-fabsl(x)));
+}
 static long double silu_l(long double x) {
     return x * sigmoid_l(x);
 }
@@ -44,6 +47,8 @@ void check_accuracy(bl_check *c) {
     static const function all[] = {
         {"exp", canon_exp, expl, -104.0f, 88.72f, 1.0},
         {"sigmoid", canon_sigmoid, sigmoid_l, -103.0f, 103.0f, 2.5},
+        {"log1p", canon_log1p, log1pl, 0.0f, 1.0f, 2.0},
+        {"softplus", canon_softplus, softplus_l, -80.0f, 80.0f, 3.0},
         {"tanh", canon_tanh, tanhl, -10.0f, 10.0f, 2.0},
         /* one more rounding, and up to twice the units where the product falls into the next binade */
         {"silu", canon_silu, silu_l, -80.0f, 80.0f, 3.5},

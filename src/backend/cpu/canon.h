@@ -67,7 +67,7 @@ static inline float canon_exp(float x) {
     return (p * canon_pow2(h)) * canon_pow2(ni - h);
 }
 
-/* <= 2 ulp over all x, denormal results included. */
+/* <= 2.4 ulp over all x, denormal results included: exp, sum and quotient each round. */
 static inline float canon_sigmoid(float x) {
     float e = canon_exp(-fabsf(x));
     return (x < 0.0f ? e : 1.0f) / (1.0f + e);
@@ -114,7 +114,7 @@ static inline float canon_log1p(float t) {
     return fmaf(g, p * z, g);
 }
 
-/* log(1 + e^x) = max(x, 0) + log1p(e^-|x|), <= 2 ulp. */
+/* log(1 + e^x) = max(x, 0) + log1p(e^-|x|), <= 3 ulp. */
 static inline float canon_softplus(float x) {
     return (x > 0.0f ? x : 0.0f) + canon_log1p(canon_exp(-fabsf(x)));
 }
