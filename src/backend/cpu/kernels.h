@@ -29,7 +29,7 @@
  *   4 bits    4 x 64 bytes: byte vector v has step v in the low nibbles and step v + 4 in the high ones
  *   5 bits    4 bits, then 64 bytes whose bit s is bit 4 of step s
  *   6 bits    4 bits, then 2 x 64 bytes: bits 2i, 2i+1 of vector t are bits 4, 5 of step 4t + i
- *   8 bits    8 x 64 bytes: step s (Q8_0: two's complement)
+ *   8 bits    8 x 64 bytes: step s, two's complement (affine: q - 128)
  *
  * Bits are unsigned, with the file's own offset (Q4_0 8, Q5_0 16, Q6_K 32) not subtracted.
  *

@@ -92,7 +92,10 @@ static void put_chunk(bl_dtype t, const uint8_t q[32], uint32_t r, uint8_t *c) {
     c += 4 * r;
     if (t == BL_DTYPE_Q8_0 || t == BL_DTYPE_AFFINE8) {
         for (uint32_t s = 0; s < 8; s++) {
-            memcpy(c + 64 * s, q + 4 * s, 4);
+            uint32_t v;
+            memcpy(&v, q + 4 * s, 4);
+            v ^= t == BL_DTYPE_AFFINE8 ? 0x80808080u : 0; /* q - 128 */
+            memcpy(c + 64 * s, &v, 4);
         }
         return;
     }

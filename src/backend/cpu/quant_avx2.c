@@ -172,10 +172,6 @@ INLINE void load_scales(bl_dtype t, unsigned G, const bl_packed *w, const uint8_
 
 /* ---- bits ----------------------------------------------------------------------------------- */
 
-/* Bytes as signed weights; AFFINE8: q - 128. */
-INLINE __m256i load_signed(bl_dtype t, const uint8_t *p) {
-    return t == BL_DTYPE_AFFINE8 ? _mm256_xor_si256(load(p), _mm256_set1_epi8((char)0x80)) : load(p);
-}
 /* Weight bits of steps v and v + 4, half h of the lanes. */
 INLINE void nibbles(__m256i b, __m256i *lo, __m256i *hi) {
     const __m256i mask = _mm256_set1_epi8(15);
@@ -254,7 +250,7 @@ INLINE void chunk_dot(bl_dtype t, const uint8_t *c, const int8_t *q, const bl_xq
         UNROLL for (unsigned s = 0; s < 8; s++) {
             __m256i xs = bcast4(q + 4 * s);
             UNROLL for (unsigned h = 0; h < 2; h++) {
-                __m256i w = load_signed(t, c + 64 * s + 32 * h);
+                __m256i w = load(c + 64 * s + 32 * h);
                 __m256i p = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(xs, w));
                 isum[h] = _mm256_add_epi32(isum[h], _mm256_madd_epi16(p, ones));
                 KEEP(isum[h]);
@@ -411,7 +407,7 @@ INLINE void expand(bl_dtype t, unsigned G, const bl_packed *w, const uint8_t *bl
         __m256i lo, hi;
         UNROLL for (unsigned i = 0; i < 16; i++) {
             if (is_8bit(t)) {
-                lo = load_signed(t, c + 32 * i);
+                lo = load(c + 32 * i);
                 _mm256_store_si256((__m256i *)(void *)(o->raw[8 * g + i / 2] + 32 * (i % 2)), lo);
                 _mm256_store_si256((__m256i *)(void *)(o->w[8 * g + i / 2] + 32 * (i % 2)),
                                    _mm256_abs_epi8(lo));

@@ -48,7 +48,7 @@ static_assert(LANE_MAX(12, 8) <= INT16_MAX, "FP4, the offset taken off");
 
 /* A strip of a block, unpacked. */
 typedef struct {
-    _Alignas(64) uint8_t w[STEPS][64]; /* weight bits; without VNNI of 8 bits the low nibbles; Q8_0: + 128 */
+    _Alignas(64) uint8_t w[STEPS][64]; /* weight bits; without VNNI of 8 bits the low nibbles; those + 128 */
 #if !BL_VNNI
     _Alignas(64) uint8_t hi[STEPS][64]; /* 8 bits: high nibbles */
 #endif
@@ -257,9 +257,9 @@ INLINE void unpack2(bl_dtype t, const uint8_t *c, unsigned v, __m512i *lo, __m51
         *hi = or_bits(*hi, q, 48);
     }
 }
-/* Eight bits as unsigned ones: Q8_0 with its sign bit flipped, + 128. */
-INLINE __m512i load_8bit(bl_dtype t, const uint8_t *p) {
-    return t == BL_DTYPE_Q8_0 ? _mm512_xor_si512(load512(p), _mm512_set1_epi8((char)0x80)) : load512(p);
+/* Eight signed bits + 128. */
+INLINE __m512i load_8bit(const uint8_t *p) {
+    return _mm512_xor_si512(load512(p), _mm512_set1_epi8((char)0x80));
 }
 
 /* 16 scales or biases of an affine type. */
@@ -329,7 +329,7 @@ INLINE void expand(bl_dtype t, unsigned G, const source *s, uint32_t kn, tile *o
         __m512i lo, hi;
         UNROLL for (unsigned v = 0; v < n_vec; v++) {
             if (is_8bit(t)) {
-                lo = load_8bit(t, c + 64 * v);
+                lo = load_8bit(c + 64 * v);
 #if !BL_VNNI
                 nibbles(lo, &lo, &hi);
                 _mm512_store_si512(o->hi[8 * g + v], hi);
@@ -425,8 +425,7 @@ INLINE void dot_quarters(bl_dtype t, unsigned M, const uint8_t *c, const int8_t 
 }
 
 /* acc[m] of eight bits, chunk c of the strip: as int32. */
-INLINE void dot_8bit(bl_dtype t, unsigned M, const source *s, uint32_t c, const int8_t *q, size_t ld_q,
-                     __m512i acc[]) {
+INLINE void dot_8bit(unsigned M, const source *s, uint32_t c, const int8_t *q, size_t ld_q, __m512i acc[]) {
     const uint8_t *data = s->data + 512 * (size_t)c;
     const int8_t *r[MAX_M];
 #if BL_VNNI
@@ -436,7 +435,7 @@ INLINE void dot_8bit(bl_dtype t, unsigned M, const source *s, uint32_t c, const 
     }
     row_pointers(M, q, ld_q, r);
     UNROLL for (unsigned v = 0; v < 8; v++) {
-        __m512i w = load_8bit(t, data + 64 * v);
+        __m512i w = load_8bit(data + 64 * v);
         UNROLL for (unsigned m = 0; m < M; m++) {
             acc[m] = dot(acc[m], w, bcast4(r[m] + 4 * v));
         }
@@ -453,7 +452,7 @@ INLINE void dot_8bit(bl_dtype t, unsigned M, const source *s, uint32_t c, const 
         row_pointers(M, q, ld_q, r);
         UNROLL for (unsigned v = 0; v < 8; v++) {
             __m512i lo, hi;
-            nibbles(load_8bit(t, data + 64 * v), &lo, &hi);
+            nibbles(load_8bit(data + 64 * v), &lo, &hi);
             UNROLL for (unsigned m = 0; m < M; m++) {
                 __m512i x = bcast4(r[m] + 4 * v);
                 low[m] = dot(low[m], lo, x);
@@ -479,7 +478,7 @@ INLINE void dot32(bl_dtype t, unsigned M, const source *s, uint32_t c, const int
         second[m] = t == BL_DTYPE_NVFP4 ? start_half(q + m * ld_q + 16) : _mm512_setzero_si512();
     }
     if (is_8bit(t)) {
-        dot_8bit(t, M, s, c, q, ld_q, acc);
+        dot_8bit(M, s, c, q, ld_q, acc);
         return;
     }
     if (s->t && n == 8) {

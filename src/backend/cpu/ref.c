@@ -21,7 +21,7 @@ static int16_t unpack_one(bl_dtype t, const uint8_t *c, uint32_t r, uint32_t k) 
         return (int8_t)c[64 * s + at];
     }
     if (t == BL_DTYPE_AFFINE8) {
-        return c[64 * s + at];
+        return (int16_t)(c[64 * s + at] ^ 0x80);
     }
     if (t == BL_DTYPE_AFFINE2 || t == BL_DTYPE_AFFINE3) {
         uint32_t b = (uint32_t)(c[64 * (s >> 2) + at] >> (2 * (s & 3))) & 3u;
