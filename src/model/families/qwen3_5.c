@@ -306,9 +306,26 @@ static bl_code read_hf(const bl_checkpoint *c, const json_t *o, bl_decoder_confi
 
 /* ---- GGUF ---------------------------------------------------------------------------------------------- */
 
+/* Which blocks are delta nets: newer files list them, the draft block included; others give the interval. */
+static bl_code gguf_mixers(const bl_gguf *g, const char *arch, bl_decoder_config *cfg, bl_err *err) {
+    static const char list[] = "attention.recurrent_layers";
+    uint32_t interval = DEFAULT_INTERVAL, flags[BL_MODEL_MAX_LAYERS];
+    BL_TRY(bl_family_gguf_u32(g, arch, "full_attention_interval", 1, BL_MODEL_MAX_LAYERS, false, &interval,
+                              err));
+    apply_interval(cfg, interval);
+    if (!bl_family_gguf_has(g, arch, list)) {
+        return BL_OK;
+    }
+    BL_TRY(bl_family_gguf_per_layer(g, arch, list, 1, cfg->n_layers + cfg->n_draft_layers, flags, err));
+    for (uint32_t i = 0; i < cfg->n_layers; i++) {
+        cfg->layer[i].mixer = flags[i] != 0 ? BL_MIX_DELTA : BL_MIX_ATTENTION;
+    }
+    return BL_OK;
+}
+
 static bl_code read_gguf(const bl_checkpoint *c, const char *arch, bl_decoder_config *cfg, bl_err *err) {
     const bl_gguf *g = bl_checkpoint_gguf(c);
-    uint32_t interval = DEFAULT_INTERVAL, inner = 0;
+    uint32_t inner = 0;
     BL_TRY(bl_family_gguf_dims(c, arch, cfg, err));
     BL_TRY(bl_family_gguf_u32(g, arch, "nextn_predict_layers", 0, 4, false, &cfg->n_draft_layers, err));
     if (cfg->n_draft_layers >= cfg->n_layers) {
@@ -336,9 +353,7 @@ static bl_code read_gguf(const bl_checkpoint *c, const char *arch, bl_decoder_co
     cfg->delta_heads = BL_HEADS_TILED;
     cfg->decay_ready = true;
     cfg->attn_gate = true;
-    BL_TRY(bl_family_gguf_u32(g, arch, "full_attention_interval", 1, BL_MODEL_MAX_LAYERS, false, &interval,
-                              err));
-    apply_interval(cfg, interval);
+    BL_TRY(gguf_mixers(g, arch, cfg, err));
     BL_TRY(bl_family_gguf_rope(g, arch, 1e7, &cfg->rope, err));
     if (cfg->n_experts > 0) {
         BL_TRY(bl_family_gguf_u32(g, arch, "expert_used_count", 1, BL_MODEL_MAX_EXPERTS, true, &cfg->n_used,
