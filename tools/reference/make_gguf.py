@@ -115,6 +115,15 @@ def gguf_blocks(blocks, scales):
     return np.concatenate([scales[..., None], packed], -1).reshape(*blocks.shape[:2], -1)
 
 
+def llama3_divisors(rope, dim):
+    """Long waves are slowed by the factor, short ones not, those between by a blend: one divisor per frequency."""
+    freq = rope["rope_theta"] ** (-np.arange(0, dim, 2) / dim)
+    turns = rope["original_max_position_embeddings"] * freq / (2 * np.pi)
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    blend = np.clip((turns - low) / (high - low), 0, 1)
+    return (1 / ((1 - blend) / rope["factor"] + blend)).astype(np.float32)
+
+
 class Converter:
     def __init__(self, folder, fuse):
         self.config = json.loads((folder / "config.json").read_text())
@@ -126,6 +135,7 @@ class Converter:
         self.fuse = fuse or self.arch == "gemma4"
         self.folder = folder
         self.n_layers = self.c["num_hidden_layers"]
+        self.head_dim = self.c.get("head_dim") or self.c["hidden_size"] // self.c["num_attention_heads"]
         self.head = any(n.startswith("mtp.") for n, _ in read_folder(folder)) and self.arch.startswith("qwen35")
 
     # -- tensors
@@ -134,6 +144,9 @@ class Converter:
         """(name, array, is already MXFP4)."""
         if self.arch == "gemma4":
             yield "rope_freqs.weight", self.rope_freqs(), False
+        rope = self.c.get("rope_parameters") or {}
+        if rope.get("rope_type") == "llama3":
+            yield "rope_freqs.weight", llama3_divisors(rope, self.head_dim), False
         scales = {n: a for n, a in read_folder(self.folder) if n.endswith("_scales")}
         for name, a in read_folder(self.folder):
             if name.endswith("_scales"):
@@ -230,14 +243,13 @@ class Converter:
             yield from self.keys_gemma4()
             return
         yield "attention.head_count_kv", c["num_key_value_heads"]
-        head_dim = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
-        yield "attention.key_length", head_dim
-        yield "attention.value_length", head_dim
+        yield "attention.key_length", self.head_dim
+        yield "attention.value_length", self.head_dim
         if c.get("intermediate_size"):
             yield "feed_forward_length", c["intermediate_size"]
         if self.arch == "llama":
             yield "vocab_size", c["vocab_size"]
-            yield "rope.dimension_count", head_dim
+            yield "rope.dimension_count", self.head_dim
         if self.arch in ("gemma3", "gpt-oss"):
             yield "attention.sliding_window", c["sliding_window"]
         if self.arch == "gemma3" and c.get("final_logit_softcapping"):
@@ -248,10 +260,10 @@ class Converter:
             yield "rope.scaling.original_context_length", full["original_max_position_embeddings"]
             yield "rope.scaling.yarn_beta_fast", float(full["beta_fast"])
             yield "rope.scaling.yarn_beta_slow", float(full["beta_slow"])
-        elif full.get("rope_type", "default") not in ("default", "proportional"):
+        elif full.get("rope_type", "default") not in ("default", "proportional", "llama3"):
             raise SystemExit(f"make_gguf: rope_type '{full['rope_type']}' is not written by this tool")
         if self.arch.startswith("qwen35"):
-            yield from self.keys_qwen35(head_dim, rope)
+            yield from self.keys_qwen35(rope)
 
     def keys_gemma4(self):
         c = self.c
@@ -275,7 +287,7 @@ class Converter:
         wide = [c["intermediate_size"] * (2 if i >= self.n_layers - shared else 1) for i in range(self.n_layers)]
         yield "feed_forward_length", wide if c.get("use_double_wide_mlp") else c["intermediate_size"]
 
-    def keys_qwen35(self, head_dim, rope):
+    def keys_qwen35(self, rope):
         c = self.c
         if self.head:
             yield "nextn_predict_layers", 1
@@ -288,7 +300,7 @@ class Converter:
         yield "ssm.inner_size", c["linear_num_value_heads"] * c["linear_value_head_dim"]
         yield "attention.recurrent_layers", [t == "linear_attention" for t in c["layer_types"]] + [False] * self.head
         yield "full_attention_interval", c.get("full_attention_interval", 4)
-        yield "rope.dimension_count", int(head_dim * rope.get("partial_rotary_factor", 0.25))
+        yield "rope.dimension_count", int(self.head_dim * rope.get("partial_rotary_factor", 0.25))
         yield "rope.dimension_sections", (list(rope.get("mrope_section", [11, 11, 10])) + [0])[:4]
 
 
