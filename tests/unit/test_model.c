@@ -156,6 +156,213 @@ static void test_llama_configs(void **state) {
     expect_cases(tiny_llama, cases, BL_COUNTOF(cases));
 }
 
+static void test_gemma4_configs(void **state) {
+    (void)state;
+    static const config_case cases[] = {
+        {"{}", BL_OK, ""},
+        {"{\"num_experts\": null}", BL_EFORMAT, "config.json: key 'num_experts' is missing"},
+        {"{\"top_k_experts\": 9}", BL_EFORMAT, "config.json: 9 of 8 experts per token, 1 to 8 are allowed"},
+        {"{\"layer_types\": [\"full_attention\"]}", BL_EFORMAT,
+         "config.json: layer_types must list 7 layers, 1 found"},
+        {"{\"hidden_activation\": \"relu\"}", BL_ENOTSUP,
+         "config.json: hidden_activation is 'relu', this version runs silu and gelu_pytorch_tanh"},
+        {"{\"num_kv_shared_layers\": 7}", BL_EFORMAT, "config.json: 7 of 7 layers share keys and values"},
+        {"{\"num_kv_shared_layers\": 2}", BL_EFORMAT,
+         "config.json: layer 5 shares keys and values, no layer before has them"},
+        {"{\"moe_intermediate_size\": 32}", BL_EFORMAT,
+         "tensor 'model.layers.0.experts.gate_up_proj' has shape [8, 128, 128], the config asks for [8, 64, "
+         "128]"},
+        {"{\"num_experts\": 4}", BL_EFORMAT,
+         "tensor 'model.layers.0.router.proj.weight' has shape [8, 128], the config asks for [4, 128]"},
+        {"{\"rope_parameters\": {}}", BL_EFORMAT,
+         "config.json: rope_parameters must hold full_attention and sliding_attention"},
+        {"{\"enable_moe_block\": false}", BL_EFORMAT,
+         "tensor 'model.layers.0.experts.down_proj' is not part of a gemma4 model with this config"},
+        {"{\"per_layer_config\": null}", BL_EFORMAT,
+         "tensor 'model.layers.5.self_attn.q_proj.weight' has shape [256, 128], the config asks for [128, "
+         "128]"},
+        {"{\"attention_bias\": true}", BL_ENOTSUP,
+         "config.json: 'attention_bias' is set, which this version does not run"},
+        {"{\"num_global_key_value_heads\": 1, \"attention_k_eq_v\": false}", BL_ENOTSUP,
+         "config.json: 'num_global_key_value_heads' without 'attention_k_eq_v', which references read "
+         "differently"},
+        {"{\"sliding_window\": null}", BL_EFORMAT,
+         "config.json: layer 0 slides, but key 'sliding_window' is missing"},
+        {"{\"hidden_size_per_layer_input\": 32}", BL_EFORMAT,
+         "tensor 'model.embed_tokens_per_layer.weight' is missing"},
+        {"{\"moe_intermediate_size\": 2000000000}", BL_EFORMAT,
+         "config.json: 'moe_intermediate_size' is 2000000000, allowed are 1 to 1048576"},
+        {"{\"tie_word_embeddings\": false}", BL_EFORMAT, "tensor 'lm_head.weight' is missing"},
+    };
+    expect_cases(BL_SOURCE_DIR "/tests/fixtures/tiny/gemma4-moe-tiny", cases, BL_COUNTOF(cases));
+}
+
+static void test_gemma4_e_configs(void **state) {
+    (void)state;
+    static const config_case cases[] = {
+        {"{\"vocab_size_per_layer_input\": 100}", BL_ENOTSUP,
+         "config.json: 'vocab_size_per_layer_input' is 100, 'vocab_size' 512 is allowed"},
+        {"{\"num_kv_shared_layers\": 4}", BL_EFORMAT,
+         "tensor 'model.layers.7.self_attn.k_proj.weight' is missing"},
+        {"{\"use_double_wide_mlp\": false}", BL_EFORMAT,
+         "tensor 'model.layers.7.mlp.gate_proj.weight' has shape [384, 128], the config asks for [192, 128]"},
+        {"{\"hidden_size_per_layer_input\": 16}", BL_EFORMAT,
+         "tensor 'model.embed_tokens_per_layer.weight' has shape [512, 384], the config asks for [512, 192]"},
+    };
+    expect_cases(BL_SOURCE_DIR "/tests/fixtures/tiny/gemma4-e-tiny", cases, BL_COUNTOF(cases));
+}
+
+static void test_qwen3_5_configs(void **state) {
+    (void)state;
+    static const config_case cases[] = {
+        {"{\"linear_num_key_heads\": null}", BL_EFORMAT,
+         "config.json: key 'linear_num_key_heads' is missing"},
+        {"{\"linear_num_key_heads\": 3}", BL_EFORMAT,
+         "config.json: 4 value heads are no multiple of 3 key heads in the delta net"},
+        {"{\"output_gate_type\": \"sigmoid\"}", BL_ENOTSUP,
+         "config.json: output_gate_type is 'sigmoid', this version runs swish"},
+        {"{\"norm_topk_prob\": false}", BL_ENOTSUP,
+         "config.json: 'norm_topk_prob' is false, this version renormalises"},
+        {"{\"mlp_only_layers\": [1]}", BL_ENOTSUP,
+         "config.json: 'decoder_sparse_step' or 'mlp_only_layers' mixes dense and expert layers"},
+        {"{\"linear_conv_kernel_dim\": 1}", BL_EFORMAT,
+         "config.json: 'linear_conv_kernel_dim' is 1, allowed are 2 to 16"},
+        {"{\"linear_conv_kernel_dim\": 5}", BL_EFORMAT,
+         "tensor 'model.layers.0.linear_attn.conv1d.weight' has shape [256, 1, 4], the config asks for [256, "
+         "5]"},
+        {"{\"layer_types\": [\"linear_attention\", \"linear_attention\", \"linear_attention\", "
+         "\"linear_attention\", \"linear_attention\", \"linear_attention\", \"linear_attention\", "
+         "\"linear_attention\"]}",
+         BL_EFORMAT, "config.json: no layer has full attention"},
+        {"{\"num_experts_per_tok\": 0}", BL_EFORMAT,
+         "config.json: 'num_experts_per_tok' is 0, allowed are 1 to 1024"},
+        {"{\"shared_expert_intermediate_size\": null}", BL_EFORMAT,
+         "config.json: key 'shared_expert_intermediate_size' is missing"},
+        {"{\"attn_output_gate\": false}", BL_EFORMAT,
+         "tensor 'model.layers.3.self_attn.q_proj.weight' has shape [512, 128], the config asks for [256, "
+         "128]"},
+        {"{\"rope_parameters\": {\"rope_type\": \"ntk\"}}", BL_ENOTSUP,
+         "config.json: rope type is 'ntk', this version runs default, linear, llama3, yarn and proportional"},
+        {"{\"num_experts\": 0}", BL_EFORMAT, "config.json: key 'intermediate_size' is missing"},
+        {"{\"mtplx_mtp\": null}", BL_OK, ""},
+        {"{\"linear_value_head_dim\": 16}", BL_EFORMAT,
+         "tensor 'model.layers.0.linear_attn.in_proj_qkv.weight' has shape [256, 128], the config asks for "
+         "[192, 128]"},
+    };
+    expect_cases(BL_SOURCE_DIR "/tests/fixtures/tiny/qwen3_5-moe-tiny", cases, BL_COUNTOF(cases));
+}
+
+static void test_gpt_oss_configs(void **state) {
+    (void)state;
+    static const config_case cases[] = {
+        {"{\"num_local_experts\": null}", BL_EFORMAT, "config.json: key 'num_local_experts' is missing"},
+        {"{\"num_experts_per_tok\": 5}", BL_EFORMAT,
+         "config.json: 5 of 4 experts per token, 1 to 4 are allowed"},
+        {"{\"intermediate_size\": 64}", BL_EFORMAT,
+         "tensor 'model.layers.0.mlp.experts.gate_up_proj' has shape [4, 128, 256], the config asks for [4, "
+         "128, 128]"},
+        {"{\"layer_types\": [\"sliding\", \"full_attention\", \"sliding\", \"full_attention\"]}", BL_ENOTSUP,
+         "config.json: layer_types[0] is 'sliding', sliding_attention and full_attention are allowed"},
+        {"{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 0.5, "
+         "\"original_max_position_embeddings\": 128}}",
+         BL_EFORMAT,
+         "config.json: rope type yarn needs a factor of at least 1, beta_fast > beta_slow and "
+         "original_max_position_embeddings, found 0.5, 32, 1 and 128"},
+        {"{\"head_dim\": 33}", BL_EFORMAT,
+         "config.json: head dimension 33, an even number up to 1024 is allowed"},
+        {"{\"swiglu_limit\": -1}", BL_EFORMAT,
+         "config.json: 'swiglu_limit' is -1, allowed are 0.001 to 1e+06"},
+        {"{\"sliding_window\": null}", BL_EFORMAT,
+         "config.json: layer 0 slides, but key 'sliding_window' is missing"},
+    };
+    expect_cases(BL_SOURCE_DIR "/tests/fixtures/tiny/gpt_oss-tiny", cases, BL_COUNTOF(cases));
+}
+
+static void test_qwen3_configs(void **state) {
+    (void)state;
+    static const config_case cases[] = {
+        {"{\"use_sliding_window\": true}", BL_ENOTSUP,
+         "config.json: 'use_sliding_window' is set, which this version does not run"},
+        {"{\"head_dim\": 64}", BL_EFORMAT,
+         "tensor 'model.layers.0.self_attn.q_proj.weight' has shape [128, 128], the config asks for [256, "
+         "128]"},
+    };
+    expect_cases(BL_SOURCE_DIR "/tests/fixtures/tiny/qwen3-tiny", cases, BL_COUNTOF(cases));
+}
+
+static void test_quantised_configs(void **state) {
+    (void)state;
+    static const config_case cases[] = {
+        {"{}", BL_OK, ""},
+        {"{\"quantization\": null, \"quantization_config\": null}", BL_EFORMAT,
+         "config.json: tensor 'model.embed_tokens.weight' is quantised, but key 'quantization' is missing"},
+        {"{\"quantization\": {\"group_size\": 64, \"bits\": 8}}", BL_EFORMAT,
+         "tensor 'model.embed_tokens.weight' ends in 16, a weight of 512 rows of 128 at 8 bits in groups of "
+         "64 needs 32"},
+        {"{\"quantization\": {\"group_size\": 32, \"bits\": 4}}", BL_EFORMAT,
+         "tensor 'model.embed_tokens.scales' ends in 2, a weight of 512 rows of 128 at 4 bits in groups of "
+         "32 needs 4"},
+        {"{\"quantization\": {\"group_size\": 64, \"bits\": 7}}", BL_ENOTSUP,
+         "config.json: 'model.embed_tokens' is quantised to 7 bits in groups of 64; 2, 3, 4, 5, 6 and 8 bits "
+         "in groups of 32, 64 and 128 are run"},
+        {"{\"quantization\": {\"group_size\": 32, \"bits\": 4, \"mode\": \"mxfp4\"}}", BL_EFORMAT,
+         "tensor 'model.embed_tokens.scales' ends in 2, a weight of 512 rows of 128 at 4 bits in groups of "
+         "32 needs 4"},
+        {"{\"quantization\": {\"group_size\": 64, \"bits\": 4, \"mode\": \"mxfp4\"}}", BL_EFORMAT,
+         "config.json: 'model.embed_tokens' is mxfp4 with 4 bits and groups of 64, the mode has 4 and 32"},
+        {"{\"quantization\": {\"group_size\": 64, \"bits\": 4, \"mode\": \"nf4\"}}", BL_ENOTSUP,
+         "config.json: mode of 'model.embed_tokens' is 'nf4', affine, mxfp4, mxfp8 and nvfp4 are run"},
+        {"{\"quantization\": {\"group_size\": 64, \"bits\": 4, \"mode\": \"affine\", \"lm_head\": false}}",
+         BL_EFORMAT, "config.json: 'lm_head' is declared as not quantised, but has scales"},
+        {"{\"quantization\": {\"group_size\": 64, \"bits\": 4, \"mode\": \"affine\", "
+         "\"model.layers.0.mlp.up_proj\": {\"group_size\": 64, \"bits\": 8}}}",
+         BL_EFORMAT,
+         "tensor 'model.layers.0.mlp.up_proj.weight' ends in 16, a weight of 192 rows of 128 at 8 bits in "
+         "groups of 64 needs 32"},
+        {"{\"quantization\": {\"group_size\": 64, \"bits\": 4, \"mode\": \"affine\", "
+         "\"model.layers.0.mlp.up_proj\": {\"bits\": \"x\"}}}",
+         BL_EFORMAT, "config.json: 'bits' is a string, allowed is an integer"},
+    };
+    expect_cases(BL_SOURCE_DIR "/tests/fixtures/mlx/qwen3-tiny-4bit", cases, BL_COUNTOF(cases));
+}
+
+/* A declared head that is wrong costs the head, not the model. */
+static void test_draft_declarations(void **state) {
+    (void)state;
+    static const struct {
+        const char *patch, *reason; /* NULL: the head is there */
+    } cases[] = {
+        {"{}", NULL},
+        {"{\"mtplx_mtp\": null}", ""},
+        {"{\"mtplx_mtp\": {\"included\": true, \"prefix\": \"x.\"}}",
+         "config.json: mtplx_mtp.prefix is 'x.', 'mtp.' is allowed"},
+        {"{\"mtplx_mtp\": {\"included\": true, \"block_size\": 9}}",
+         "config.json: 'block_size' is 9, allowed are 2 to 8"},
+        {"{\"mtplx_mtp\": {\"included\": true, \"model_type\": \"qwen3_5_mtp\"}}",
+         "config.json: mtplx_mtp.model_type is 'qwen3_5_mtp', the model's is 'qwen3_5_moe_mtp'"},
+        {"{\"mtplx_mtp\": {\"included\": true, \"shares_target_lm_head\": false}}",
+         "config.json: mtplx_mtp has embeddings or a head of its own, sharing both is allowed"},
+    };
+    static const char fixture[] = BL_SOURCE_DIR "/tests/fixtures/tiny/qwen3_5-moe-tiny";
+    make_folder(fixture);
+    for (size_t i = 0; i < BL_COUNTOF(cases); i++) {
+        json_t *c = fixture_config(fixture), *patch = json_loads(cases[i].patch, 0, NULL);
+        bl_model *m = NULL;
+        bl_checkpoint *ckpt = NULL;
+        char msg[256];
+        assert_int_equal(json_object_update(c, patch), 0);
+        write_config(c);
+        assert_int_equal(try_model(folder, msg, &m, &ckpt), BL_OK);
+        assert_int_equal(bl_model_has_draft(m), cases[i].reason == NULL);
+        assert_string_equal(m->cfg.draft_refused, cases[i].reason ? cases[i].reason : "");
+        bl_model_free(m, NULL);
+        bl_checkpoint_free(ckpt);
+        json_decref(c);
+        json_decref(patch);
+    }
+    remove_folder();
+}
+
 static void test_gemma_configs(void **state) {
     (void)state;
     static const config_case cases[] = {
@@ -414,9 +621,13 @@ static void test_rope_frequencies(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama_configs),    cmocka_unit_test(test_gemma_configs),
-        cmocka_unit_test(test_op_lists),         cmocka_unit_test(test_gguf_files),
-        cmocka_unit_test(test_biases_are_bound), cmocka_unit_test(test_rope_frequencies),
+        cmocka_unit_test(test_llama_configs),      cmocka_unit_test(test_gemma_configs),
+        cmocka_unit_test(test_gemma4_configs),     cmocka_unit_test(test_gemma4_e_configs),
+        cmocka_unit_test(test_qwen3_5_configs),    cmocka_unit_test(test_gpt_oss_configs),
+        cmocka_unit_test(test_qwen3_configs),      cmocka_unit_test(test_quantised_configs),
+        cmocka_unit_test(test_draft_declarations), cmocka_unit_test(test_op_lists),
+        cmocka_unit_test(test_gguf_files),         cmocka_unit_test(test_biases_are_bound),
+        cmocka_unit_test(test_rope_frequencies),
     };
     return cmocka_run_group_tests_name("model", tests, NULL, NULL);
 }
