@@ -51,7 +51,7 @@ void bl_engine_close(bl_engine *e);
 typedef struct {
     const char *name; /* static */
     char quant[48];   /* "AFFINE4 g64 90, AFFINE8 g64 30": matrices per type, most bytes first */
-    uint64_t bytes;   /* in the file, without scales that lie apart */
+    uint64_t bytes;   /* in the file */
 } bl_model_part;
 #define BL_MODEL_MAX_PARTS 10
 

@@ -215,6 +215,21 @@ static void release_rows(void *user, uint32_t first_row, uint32_t n_rows) {
     r->consumed(r->user, &part);
 }
 
+/* Of scales or biases that lie in an array of their own. */
+static uint64_t scale_bytes(const bl_model_matrix *w) {
+    const bl_mat_desc *d = &w->desc;
+    if (d->group == 0) {
+        return 0;
+    }
+    const bl_dtype_info *info = bl_dtype_get(d->dtype);
+    uint64_t elements = w->src->size_bytes / info->block_bytes * info->block_elems;
+    return elements / d->group * bl_dtype_get(d->scale_dtype)->block_bytes;
+}
+
+uint64_t bl_model_matrix_file_bytes(const bl_model_matrix *w) {
+    return w->src->size_bytes + scale_bytes(w) * (w->desc.biases ? 2 : 1);
+}
+
 bl_code bl_model_load_matrix(bl_model *m, bl_backend *b, size_t i,
                              void (*consumed)(void *user, const bl_tensor_view *part), void *user,
                              bl_err *err) {
@@ -229,6 +244,13 @@ bl_code bl_model_load_matrix(bl_model *m, bl_backend *b, size_t i,
     bl_code rc = b->ops->mat_new(b, &desc, &w->mat, err);
     if (rc == BL_OK && consumed && mapped) {
         consumed(user, w->src);
+    }
+    const void *beside[] = {desc.scales, desc.biases};
+    for (size_t k = 0; k < BL_COUNTOF(beside) && rc == BL_OK && consumed; k++) {
+        if (beside[k]) {
+            consumed(user, &(bl_tensor_view){
+                               .name = w->src->name, .data = beside[k], .size_bytes = scale_bytes(w)});
+        }
     }
     return rc;
 }

@@ -220,6 +220,9 @@ void bl_model_free(bl_model *m, bl_backend *b);
 /* Asks the backend about every op and weight type. BL_ENOTSUP naming the op, the tensor and its type. */
 bl_code bl_model_check_backend(const bl_model *m, const bl_backend *b, bl_err *err) BL_MUST_CHECK;
 
+/* Bytes that loading a matrix reads, its scales and biases included. */
+uint64_t bl_model_matrix_file_bytes(const bl_model_matrix *w);
+
 bl_code bl_model_load_vectors(bl_model *m, bl_err *err) BL_MUST_CHECK;
 /* i < n_matrices. `consumed` (may be NULL) hears of source bytes that were read, as parts of the tensor;
  * several matrices may share a tensor. */

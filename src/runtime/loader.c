@@ -85,7 +85,7 @@ bl_code bl_loader_load(const bl_engine_options *o, bl_loaded *l, bl_err *err) {
     BL_TRY(check_memory(o, l, err));
     BL_TRY(bl_model_load_vectors(m, err));
     for (size_t i = 0; i < m->n_matrices; i++) {
-        p.total += m->matrices[i].src->size_bytes;
+        p.total += bl_model_matrix_file_bytes(&m->matrices[i]);
     }
     if (o->progress) {
         o->progress(o->progress_user, 0, p.total);

@@ -30,7 +30,7 @@ static void count_matrix(quant_count *c, const bl_model_matrix *w) {
             c[i].dtype = w->desc.dtype;
             c[i].group = w->desc.group;
             c[i].count++;
-            c[i].bytes += w->src->size_bytes;
+            c[i].bytes += bl_model_matrix_file_bytes(w);
             return;
         }
     }
@@ -87,6 +87,15 @@ static const char *part_of(const bl_model *m, size_t op) {
     return "other";
 }
 
+/* Matrices that are parts of the same tensor (fused gate and up). */
+static uint64_t shares_of(const bl_model *m, size_t w) {
+    uint64_t n = 0;
+    for (size_t i = w > 4 ? w - 4 : 0; i < m->n_matrices && i <= w + 4; i++) { /* they are neighbours */
+        n += m->matrices[i].src == m->matrices[w].src;
+    }
+    return n;
+}
+
 /* Each matrix once, in the part of the first op that uses it. */
 static void describe_parts(const bl_model *m, bl_model_info *r) {
     quant_count counts[BL_MODEL_MAX_PARTS][MAX_COUNTS] = {0};
@@ -107,7 +116,7 @@ static void describe_parts(const bl_model *m, bl_model_info *r) {
             if (p == r->n_parts) {
                 r->parts[r->n_parts++].name = name;
             }
-            r->parts[p].bytes += m->matrices[w].src->size_bytes;
+            r->parts[p].bytes += bl_model_matrix_file_bytes(&m->matrices[w]) / shares_of(m, w);
             count_matrix(counts[p], &m->matrices[w]);
         }
     }
