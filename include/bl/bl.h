@@ -76,6 +76,7 @@ typedef struct {
     /* memory plan */
     uint64_t weights_bytes;      /* as laid out for the kernels */
     uint64_t kv_bytes_per_token; /* all layers, before windows cap them */
+    uint64_t kv_growing_bytes;   /* per token once every window is full */
     uint64_t state_bytes;        /* recurrent state of one sequence, whatever its length */
     uint64_t kv_bytes;           /* at n_context, windows counted, states included */
     uint64_t scratch_bytes;      /* activations and backend scratch */

@@ -198,6 +198,7 @@ static json_t *memory_json(const bl_model_info *m) {
     set_int(j, "weights_bytes", m->weights_bytes);
     set_int(j, "kv_bytes", m->kv_bytes);
     set_int(j, "kv_bytes_per_token", m->kv_bytes_per_token);
+    set_int(j, "kv_growing_bytes_per_token", m->kv_growing_bytes);
     set_int(j, "state_bytes_per_sequence", m->state_bytes);
     set_int(j, "scratch_bytes", m->scratch_bytes);
     set_int(j, "other_bytes", m->other_bytes);
@@ -333,8 +334,11 @@ static void print_info(const char *path, const bl_model_info *m, const bl_chat *
     printf("memory       %s: weights %s, KV %s, scratch %s, other %s\n", bl_cli_size(m->total_bytes, a),
            bl_cli_size(m->weights_bytes, b), bl_cli_size(m->kv_bytes, c), bl_cli_size(m->scratch_bytes, d),
            bl_cli_size(m->other_bytes, e));
-    printf("per token    KV %s, decode reads %s, prefill computes %.2f Gop\n",
-           bl_cli_size(m->kv_bytes_per_token, a), bl_cli_size(m->read_bytes_per_token, b),
+    printf("per token    KV %s", bl_cli_size(m->kv_bytes_per_token, a));
+    if (m->kv_growing_bytes < m->kv_bytes_per_token) {
+        printf(" (%s once windows are full)", bl_cli_size(m->kv_growing_bytes, a));
+    }
+    printf(", decode reads %s, prefill computes %.2f Gop\n", bl_cli_size(m->read_bytes_per_token, b),
            (double)m->flops_per_token * 1e-9);
     if (m->state_bytes > 0) {
         printf("per sequence a fixed state of %s\n", bl_cli_size(m->state_bytes, a));

@@ -214,6 +214,11 @@ bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometr
     describe_parts(m, &r);
     BL_TRY(sum_weights(m, b, &r, err));
     r.kv_bytes_per_token = bl_kv_bytes_per_token(kv);
+    for (uint32_t i = 0; i < kv->n_layers; i++) {
+        const bl_kv_layer *l = &kv->layers[i];
+        r.kv_growing_bytes +=
+            l->window > 0 ? 0 : bl_kv_tile_bytes(l->n_kv_heads, l->head_dim, kv->f32) / BL_KV_TILE;
+    }
     BL_TRY(bl_kv_pool_bytes(kv, &r.kv_bytes, err));
     r.state_bytes = bl_kv_state_bytes(kv);
     r.kv_bytes += r.state_bytes * kv->n_seqs;
