@@ -57,7 +57,8 @@ static void bench_form(bench_ctx *x, const char *label, const bc_form *f, uint32
     /* `copies` matrices in turn, so that small ones come from memory as they do in a model */
     enum { MAX_COPIES = 64 };
     /* random bits of floats would be denormals and huge numbers, which are slow */
-    bc_wkind kind = bc_form_is_float(f) ? BC_W_MAX : BC_W_TAME; /* wild scales make denormals: slow on Intel */
+    bc_wkind kind =
+        bc_form_is_float(f) ? BC_W_MAX : BC_W_TAME; /* wild scales make denormals: slow on Intel */
     bc_matrix m = bc_matrix_new(&x->c, f, n_out, k, kind, BL_ACTIVATIONS_INT8);
     bl_mat *mats[MAX_COPIES + 1];
     bl_op ops[MAX_COPIES + 1];

@@ -375,11 +375,6 @@ static bl_code check_message(json_t *m, size_t i, bl_openai_error *e) {
         return bl_openai_refuse(e, 400, "invalid_value", param,
                                 "'%s' must be system, developer, user, assistant or tool", param);
     }
-    /* "developer" is OpenAI's later name for "system"; templates know the older one. */
-    if (strcmp(name, "developer") == 0 && json_object_set_new(m, "role", json_string("system")) != 0) {
-        return bl_openai_refuse(e, 503, "out_of_memory", NULL,
-                                "the server is out of memory, try again later");
-    }
     static const char *const others[] = {"function_call", "audio"};
     for (size_t k = 0; k < BL_COUNTOF(others); k++) {
         const json_t *v = field(m, others[k]);
@@ -388,7 +383,14 @@ static bl_code check_message(json_t *m, size_t i, bl_openai_error *e) {
             return not_supported(param, "", e);
         }
     }
-    return check_turn(m, name, where, e);
+    BL_TRY(check_turn(m, name, where, e));
+    /* "developer" is OpenAI's later name for "system"; templates know the older one. Last: `name` goes with
+     * the old value. */
+    if (strcmp(name, "developer") == 0 && json_object_set_new(m, "role", json_string("system")) != 0) {
+        return bl_openai_refuse(e, 503, "out_of_memory", NULL,
+                                "the server is out of memory, try again later");
+    }
+    return BL_OK;
 }
 
 static bl_code parse_messages(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
