@@ -16,14 +16,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static const char *const fixtures[] = {"tiny/gemma4-moe-tiny", "tiny/gemma4-e-tiny", "tiny/qwen3_5-moe-tiny",
                                        "tiny/gpt_oss-tiny",    "tiny/qwen3-tiny",    "tiny/gemma3-tiny",
                                        "tiny/llama-tiny",      "mlx/qwen3-tiny-4bit"};
-static char folders[BL_COUNTOF(fixtures)][256];
+static char folders[BL_COUNTOF(fixtures)][64];
 
 static void remove_folders(void) {
     for (size_t i = 0; i < BL_COUNTOF(fixtures); i++) {
-        char path[600];
-        snprintf(path, sizeof path, "%s/config.json", folders[i]);
+        char path[128];
+        snprintf(path, sizeof path, "%.63s/config.json", folders[i]);
         unlink(path);
-        snprintf(path, sizeof path, "%s/model.safetensors", folders[i]);
+        snprintf(path, sizeof path, "%.63s/model.safetensors", folders[i]);
         unlink(path);
         rmdir(folders[i]);
     }
@@ -32,11 +32,11 @@ static void remove_folders(void) {
 /* Weights stay, only config.json changes. */
 static void make_folders(void) {
     for (size_t i = 0; i < BL_COUNTOF(fixtures); i++) {
-        char from[512], to[600];
+        char from[512], to[128];
         bl_buf b;
         snprintf(folders[i], sizeof folders[i], "/tmp/darkbloom-fuzz-%d-%zu", (int)getpid(), i);
         snprintf(from, sizeof from, "%s/tests/fixtures/%s/model.safetensors", BL_SOURCE_DIR, fixtures[i]);
-        snprintf(to, sizeof to, "%s/model.safetensors", folders[i]);
+        snprintf(to, sizeof to, "%.63s/model.safetensors", folders[i]);
         BL_ASSERT(mkdir(folders[i], 0700) == 0);
         BL_ASSERT(bl_file_read(from, (size_t)16 << 20, &b, NULL) == BL_OK);
         FILE *f = fopen(to, "wb");
@@ -71,8 +71,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         return 0;
     }
     const char *folder = folders[data[0] % BL_COUNTOF(fixtures)];
-    char path[600];
-    snprintf(path, sizeof path, "%s/config.json", folder);
+    char path[128];
+    snprintf(path, sizeof path, "%.63s/config.json", folder);
     FILE *f = fopen(path, "wb");
     BL_ASSERT(f && fwrite(data + 1, 1, size - 1, f) == size - 1 && fclose(f) == 0);
     bl_checkpoint *c = NULL;
