@@ -7,13 +7,25 @@
 #include "base/base.h"
 #include "base/os.h"
 
+/* The decoder has layers of two shapes at most. */
+#define MAX_CLASSES 4u
+
+/* Tiles of one size. */
+typedef struct {
+    uint64_t tile_bytes;
+    uint8_t *base;
+    uint32_t *free_tiles; /* stack of tile numbers, a part of the pool's */
+    uint32_t n_free, n_tiles;
+} tile_class;
+
 struct bl_kv_pool {
     bl_kv_geometry g;
-    uint64_t tile_bytes; /* of the largest layer: one size keeps the free list one stack */
-    uint8_t *base;
+    uint8_t *base; /* of all classes, one behind the other */
     uint64_t size_bytes;
-    uint32_t *free_tiles; /* stack of tile numbers */
-    uint32_t n_free, n_tiles;
+    uint32_t *free_tiles;
+    tile_class classes[MAX_CLASSES];
+    uint32_t n_classes;
+    uint8_t *class_of; /* [n_layers] */
 };
 
 struct bl_kv_seq {
@@ -44,36 +56,48 @@ static uint64_t layer_tile_bytes(const bl_kv_geometry *g, uint32_t layer) {
     return bl_kv_tile_bytes(g->layers[layer].n_kv_heads, g->layers[layer].head_dim, g->f32);
 }
 
-static uint64_t max_tile_bytes(const bl_kv_geometry *g) {
-    uint64_t n = 0;
+/* The classes of a geometry: tile sizes and counts; class_of (may be NULL) hears of each layer's. */
+static bl_code count_tiles(const bl_kv_geometry *g, tile_class classes[MAX_CLASSES], uint32_t *ret_n,
+                           uint8_t *class_of, bl_err *err) {
+    uint64_t total = 0;
+    *ret_n = 0;
     for (uint32_t i = 0; i < g->n_layers; i++) {
-        n = BL_MAX(n, layer_tile_bytes(g, i));
+        uint64_t bytes = layer_tile_bytes(g, i), n = 0;
+        uint32_t c = 0;
+        while (c < *ret_n && classes[c].tile_bytes != bytes) {
+            c++;
+        }
+        if (c == MAX_CLASSES) {
+            BL_FAIL(err, BL_ENOTSUP, "key/value storage: layers of more than %u shapes", MAX_CLASSES);
+        }
+        if (c == *ret_n) {
+            classes[(*ret_n)++] = (tile_class){.tile_bytes = bytes};
+        }
+        if (!bl_mul_u64(bl_kv_max_tiles(g, i), g->n_seqs, &n) || !bl_add_u64(total, n, &total) ||
+            total > UINT32_MAX) {
+            BL_FAIL(err, BL_ERANGE,
+                    "key/value storage: %u layers of %u positions for %u sequences are too many tiles",
+                    g->n_layers, g->n_context, g->n_seqs);
+        }
+        classes[c].n_tiles += (uint32_t)n;
+        if (class_of) {
+            class_of[i] = (uint8_t)c;
+        }
     }
-    return n;
-}
-
-static bl_code count_tiles(const bl_kv_geometry *g, uint32_t *ret, bl_err *err) {
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < g->n_layers; i++) {
-        n += bl_kv_max_tiles(g, i);
-    }
-    if (!bl_mul_u64(n, g->n_seqs, &n) || n > UINT32_MAX) {
-        BL_FAIL(err, BL_ERANGE,
-                "key/value storage: %u layers of %u positions for %u sequences are too many tiles",
-                g->n_layers, g->n_context, g->n_seqs);
-    }
-    *ret = (uint32_t)n;
     return BL_OK;
 }
 
 bl_code bl_kv_pool_bytes(const bl_kv_geometry *g, uint64_t *ret, bl_err *err) {
-    uint32_t n;
-    uint64_t bytes;
-    BL_TRY(count_tiles(g, &n, err));
-    if (!bl_mul_u64(n, max_tile_bytes(g), &bytes)) {
-        BL_FAIL(err, BL_ERANGE, "key/value storage: %u tiles overflow", n);
+    tile_class classes[MAX_CLASSES];
+    uint32_t n = 0;
+    BL_TRY(count_tiles(g, classes, &n, NULL, err));
+    *ret = 0;
+    for (uint32_t c = 0; c < n; c++) {
+        uint64_t bytes;
+        if (!bl_mul_u64(classes[c].n_tiles, classes[c].tile_bytes, &bytes) || !bl_add_u64(*ret, bytes, ret)) {
+            BL_FAIL(err, BL_ERANGE, "key/value storage: %u tiles overflow", classes[c].n_tiles);
+        }
     }
-    *ret = bytes;
     return BL_OK;
 }
 
@@ -97,18 +121,47 @@ uint64_t bl_kv_bytes_per_token(const bl_kv_geometry *g) {
     return n;
 }
 
+/* Deals the storage and the stacks of free tiles out to the classes. */
+static void deal_out(bl_kv_pool *p) {
+    uint8_t *base = p->base;
+    uint32_t *stack = p->free_tiles;
+    for (uint32_t c = 0; c < p->n_classes; c++) {
+        tile_class *k = &p->classes[c];
+        k->base = base;
+        k->free_tiles = stack;
+        k->n_free = k->n_tiles;
+        for (uint32_t i = 0; i < k->n_tiles; i++) {
+            k->free_tiles[i] = k->n_tiles - 1 - i; /* low addresses first */
+        }
+        base += k->n_tiles * k->tile_bytes;
+        stack += k->n_tiles;
+    }
+}
+
 bl_code bl_kv_pool_open(const bl_kv_geometry *g, bl_kv_pool **ret, bl_err *err) {
     uint64_t bytes;
-    uint32_t n;
+    size_t n = 0;
     BL_TRY(bl_kv_pool_bytes(g, &bytes, err));
-    BL_TRY(count_tiles(g, &n, err));
     bl_kv_pool *p = bl_alloc(sizeof *p);
     if (p) {
-        p->free_tiles = bl_alloc_array(n, sizeof *p->free_tiles);
+        p->class_of = bl_alloc_array(g->n_layers, sizeof *p->class_of);
     }
-    if (!p || !p->free_tiles) {
+    if (!p || !p->class_of) {
         bl_kv_pool_close(p);
-        BL_FAIL(err, BL_ENOMEM, "out of memory for the table of %u key/value tiles", n);
+        BL_FAIL(err, BL_ENOMEM, "out of memory for the key/value pool");
+    }
+    bl_code rc = count_tiles(g, p->classes, &p->n_classes, p->class_of, err);
+    if (rc != BL_OK) {
+        bl_kv_pool_close(p);
+        return rc;
+    }
+    for (uint32_t c = 0; c < p->n_classes; c++) {
+        n += p->classes[c].n_tiles;
+    }
+    p->free_tiles = bl_alloc_array(n, sizeof *p->free_tiles);
+    if (!p->free_tiles) {
+        bl_kv_pool_close(p);
+        BL_FAIL(err, BL_ENOMEM, "out of memory for the table of %zu key/value tiles", n);
     }
     /* Populated at once: what the plan promised is then really there, and no step waits for a page. */
     void *base = bl_os.mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
@@ -120,13 +173,9 @@ bl_code bl_kv_pool_open(const bl_kv_geometry *g, bl_kv_pool **ret, bl_err *err) 
                 (unsigned long long)bytes, g->n_context, strerror(e));
     }
     p->g = *g;
-    p->tile_bytes = max_tile_bytes(g);
     p->base = base;
     p->size_bytes = bytes;
-    p->n_tiles = p->n_free = n;
-    for (uint32_t i = 0; i < n; i++) {
-        p->free_tiles[i] = n - 1 - i; /* low addresses first */
-    }
+    deal_out(p);
     *ret = p;
     return BL_OK;
 }
@@ -139,21 +188,28 @@ void bl_kv_pool_close(bl_kv_pool *p) {
         bl_os.munmap(p->base, (size_t)p->size_bytes);
     }
     bl_free(p->free_tiles);
+    bl_free(p->class_of);
     bl_free(p);
 }
 
 uint64_t bl_kv_pool_bytes_in_use(const bl_kv_pool *p) {
-    return (uint64_t)(p->n_tiles - p->n_free) * p->tile_bytes;
+    uint64_t bytes = 0;
+    for (uint32_t c = 0; c < p->n_classes; c++) {
+        bytes += (uint64_t)(p->classes[c].n_tiles - p->classes[c].n_free) * p->classes[c].tile_bytes;
+    }
+    return bytes;
 }
 
-static void *take(bl_kv_pool *p) {
-    return p->n_free > 0 ? p->base + p->free_tiles[--p->n_free] * p->tile_bytes : NULL;
+static void *take(bl_kv_pool *p, uint32_t layer) {
+    tile_class *c = &p->classes[p->class_of[layer]];
+    return c->n_free > 0 ? c->base + c->free_tiles[--c->n_free] * c->tile_bytes : NULL;
 }
 
-static void give_back(bl_kv_pool *p, void **tile) {
+static void give_back(bl_kv_pool *p, uint32_t layer, void **tile) {
+    tile_class *c = &p->classes[p->class_of[layer]];
     if (*tile) {
-        BL_ASSERT(p->n_free < p->n_tiles);
-        p->free_tiles[p->n_free++] = (uint32_t)((uint64_t)((uint8_t *)*tile - p->base) / p->tile_bytes);
+        BL_ASSERT(c->n_free < c->n_tiles);
+        c->free_tiles[c->n_free++] = (uint32_t)((uint64_t)((uint8_t *)*tile - c->base) / c->tile_bytes);
         *tile = NULL;
     }
 }
@@ -217,11 +273,11 @@ bl_code bl_kv_seq_extend(bl_kv_seq *s, uint32_t n, bl_err *err) {
         void **t = s->tiles + (size_t)i * s->table_len;
         uint32_t keep = lowest_seen(p->g.layers[i].window, s->len) / BL_KV_TILE;
         for (; s->first_tile[i] < keep; s->first_tile[i]++) {
-            give_back(p, &t[s->first_tile[i]]);
+            give_back(p, i, &t[s->first_tile[i]]);
         }
         for (uint32_t k = s->len / BL_KV_TILE; k < end; k++) {
-            if (!t[k] && !(t[k] = take(p))) {
-                BL_FAIL(err, BL_EINTERNAL, "the key/value pool of %u tiles is empty", p->n_tiles);
+            if (!t[k] && !(t[k] = take(p, i))) {
+                BL_FAIL(err, BL_EINTERNAL, "the key/value pool is empty at layer %u, position %u", i, s->len);
             }
         }
     }
@@ -246,7 +302,7 @@ void bl_kv_seq_cut(bl_kv_seq *s, uint32_t n) {
     for (uint32_t i = 0; i < s->pool->g.n_layers; i++) {
         void **t = s->tiles + (size_t)i * s->table_len;
         for (uint32_t k = BL_MAX(end, s->first_tile[i]); k < tiles_for(s->len); k++) {
-            give_back(s->pool, &t[k]);
+            give_back(s->pool, i, &t[k]);
         }
         s->first_tile[i] = BL_MIN(s->first_tile[i], end);
     }

@@ -1,9 +1,10 @@
 /* Key/value storage: one pool of tiles for the whole engine, and per sequence a table of tiles for each
  * layer.
  *
- * A tile is 64 absolute positions of one layer (backend.h says what is inside). The pool is sized by the
- * memory plan and committed at open, so that a sequence which was admitted cannot run out. Sliding layers
- * hand back the tiles that no later position can see. Threads: [engine thread].
+ * A tile is 64 absolute positions of one layer (backend.h says what is inside); layers whose tiles have one
+ * size draw from one stack. The pool is sized by the memory plan and committed at open, so that a sequence
+ * which was admitted cannot run out. Sliding layers hand back the tiles that no later position can see.
+ * Threads: [engine thread].
  */
 #ifndef BL_RUNTIME_KV_H
 #define BL_RUNTIME_KV_H
