@@ -91,6 +91,19 @@ static bool is_float(bl_dtype t) {
     return t == BL_DTYPE_F32 || t == BL_DTYPE_F16 || t == BL_DTYPE_BF16;
 }
 
+/* The rows of t, plain or quantised under leaf, held against the shape want[n_want]. */
+static bl_code describe(const bl_tensor_finder *f, const char *leaf, const bl_tensor_view *t,
+                        const uint64_t *want, uint32_t n_want, bl_mat_desc *d) {
+    if (bl_quantized_is(f, leaf)) {
+        return bl_quantized_desc(f, leaf, want, n_want, d);
+    }
+    BL_TRY(check_shape(f, t, want, n_want));
+    d->name = t->name;
+    d->dtype = t->dtype;
+    d->rows = t->data;
+    return BL_OK;
+}
+
 bl_code bl_tensor_matrix(bl_tensor_finder *f, const char *leaf, uint32_t n_out, uint32_t k,
                          const bl_row_map *map, uint32_t n_file, int32_t *ret) {
     const bl_tensor_view *t = bl_tensor_find(f, leaf, ".weight");
@@ -102,14 +115,7 @@ bl_code bl_tensor_matrix(bl_tensor_finder *f, const char *leaf, uint32_t n_out, 
     if (map) {
         d.map = *map;
     }
-    if (bl_quantized_is(f, leaf)) {
-        BL_TRY(bl_quantized_desc(f, leaf, want, 2, &d));
-    } else {
-        BL_TRY(check_shape(f, t, want, 2));
-        d.name = t->name;
-        d.dtype = t->dtype;
-        d.rows = t->data;
-    }
+    BL_TRY(describe(f, leaf, t, want, 2, &d));
     return append(f, t, &d, 1, ret);
 }
 
@@ -136,7 +142,7 @@ static bl_code check_height(const expert_finder *e, const char *name, uint32_t h
     return BL_OK;
 }
 
-/* One stack from a tensor [n_experts, rows_in_file, k] (float, or quantised under leaf when `quantized`). */
+/* One stack from a tensor [n_experts, rows_in_file, k] (float, or quantised). */
 static bl_code add_stack(const expert_finder *e, const char *leaf, const char *suffix, uint32_t rows_in_file,
                          uint32_t height, uint32_t k, const bl_row_map *map, int32_t *ret) {
     bl_tensor_finder *f = e->f;
@@ -151,63 +157,46 @@ static bl_code add_stack(const expert_finder *e, const char *leaf, const char *s
     if (map) {
         d.map = *map;
     }
-    if (bl_quantized_is(f, leaf)) {
-        BL_TRY(bl_quantized_desc(f, leaf, want, 3, &d));
-    } else {
-        BL_TRY(check_shape(f, t, want, 3));
-        d.name = t->name;
-        d.dtype = t->dtype;
-        d.rows = t->data;
-    }
+    BL_TRY(describe(f, leaf, t, want, 3, &d));
     return append(f, t, &d, n, ret);
 }
 
-/* Hugging Face: gate and up in one tensor. gpt-oss keeps it as [n, k, rows] with the two interleaved. */
-static bl_code add_fused(const expert_finder *e, const bl_tensor_view *gate_up) {
-    const bl_decoder_config *c = &e->f->m->cfg;
-    char leaf[96];
-    uint32_t n = c->n_experts, mid = e->mid, hidden = e->hidden;
-    bool interleaved = c->act == BL_GLU_CLAMPED;
-    if (interleaved) {
-        const uint64_t want[3] = {n, hidden, 2u * mid};
-        BL_TRY(check_shape(e->f, gate_up, want, 3));
-        BL_TRY(check_height(e, gate_up->name, mid));
-        if (!is_float(gate_up->dtype)) {
-            BL_FAIL(e->f->err, BL_ENOTSUP, "tensor '%s' has type %s, F32, F16 and BF16 are allowed",
-                    gate_up->name, bl_dtype_get(gate_up->dtype)->name);
-        }
-        bl_mat_desc d = {.name = gate_up->name,
-                         .dtype = gate_up->dtype,
-                         .n_out = n * mid,
-                         .k = hidden,
-                         .rows = gate_up->data};
-        for (uint32_t i = 0; i < 2; i++) {
-            d.map = (bl_row_map){.block = 1, .stride = 2, .offset = i, .transposed = 2 * mid};
-            BL_TRY(append(e->f, gate_up, &d, n, &e->ret->w[i]));
-        }
-        leaf_of(e, ".down_proj", leaf);
-        const bl_tensor_view *down = bl_tensor_find(e->f, leaf, "");
-        const uint64_t want_down[3] = {n, mid, hidden};
-        if (!down) {
-            return missing(e->f, leaf, "");
-        }
-        BL_TRY(check_shape(e->f, down, want_down, 3));
-        BL_TRY(check_height(e, down->name, hidden));
-        d = (bl_mat_desc){.name = down->name,
-                          .dtype = down->dtype,
-                          .n_out = n * hidden,
-                          .k = mid,
-                          .rows = down->data,
-                          .map = {.transposed = hidden}};
-        return append(e->f, down, &d, n, &e->ret->w[2]);
-    }
+/* gate and up from one tensor [n, 2 mid, hidden], gate rows first, then down. */
+static bl_code add_fused(const expert_finder *e, const char *gate_up, const char *down, const char *suffix) {
     for (uint32_t i = 0; i < 2; i++) {
-        leaf_of(e, ".gate_up_proj", leaf);
-        bl_row_map map = {.block = mid, .stride = 2 * mid, .offset = i * mid};
-        BL_TRY(add_stack(e, leaf, "", 2 * mid, mid, hidden, &map, &e->ret->w[i]));
+        bl_row_map map = {.block = e->mid, .stride = 2 * e->mid, .offset = i * e->mid};
+        BL_TRY(add_stack(e, gate_up, suffix, 2 * e->mid, e->mid, e->hidden, &map, &e->ret->w[i]));
     }
-    leaf_of(e, ".down_proj", leaf);
-    return add_stack(e, leaf, "", hidden, hidden, mid, NULL, &e->ret->w[2]);
+    return add_stack(e, down, suffix, e->hidden, e->hidden, e->mid, NULL, &e->ret->w[2]);
+}
+
+/* A stack kept as [n, k, rows_in_file]: gpt-oss in floats, gate and up interleaved in the rows. */
+static bl_code add_transposed(const expert_finder *e, const char *leaf, uint32_t height, uint32_t k,
+                              const bl_row_map *map, int32_t *ret) {
+    bl_tensor_finder *f = e->f;
+    uint32_t n = f->m->cfg.n_experts;
+    const bl_tensor_view *t = bl_tensor_find(f, leaf, "");
+    const uint64_t want[3] = {n, k, map->transposed};
+    if (!t) {
+        return missing(f, leaf, "");
+    }
+    BL_TRY(check_shape(f, t, want, 3));
+    BL_TRY(check_height(e, t->name, height));
+    if (!is_float(t->dtype)) {
+        BL_FAIL(f->err, BL_ENOTSUP, "tensor '%s' has type %s, F32, F16 and BF16 are allowed", t->name,
+                bl_dtype_get(t->dtype)->name);
+    }
+    bl_mat_desc d = {
+        .name = t->name, .dtype = t->dtype, .n_out = n * height, .k = k, .rows = t->data, .map = *map};
+    return append(f, t, &d, n, ret);
+}
+
+static bl_code add_interleaved(const expert_finder *e, const char *gate_up, const char *down) {
+    for (uint32_t i = 0; i < 2; i++) {
+        bl_row_map map = {.block = 1, .stride = 2, .offset = i, .transposed = 2 * e->mid};
+        BL_TRY(add_transposed(e, gate_up, e->mid, e->hidden, &map, &e->ret->w[i]));
+    }
+    return add_transposed(e, down, e->hidden, e->mid, &(bl_row_map){.transposed = e->hidden}, &e->ret->w[2]);
 }
 
 /* OpenAI's MXFP4: "<leaf>_blocks" [n, rows, k / 32, 16] and "<leaf>_scales" [n, rows, k / 32]. */
@@ -273,9 +262,11 @@ bl_code bl_tensor_experts(bl_tensor_finder *f, const char *const *bases, uint32_
     for (; *bases; bases++) {
         snprintf(e.base, sizeof e.base, "%s", *bases);
         leaf_of(&e, ".gate_up_proj", leaf);
-        const bl_tensor_view *fused = bl_tensor_find(f, leaf, "");
-        if (fused) {
-            BL_TRY(add_fused(&e, fused));
+        if (bl_tensor_find(f, leaf, "")) {
+            char down[96];
+            leaf_of(&e, ".down_proj", down);
+            BL_TRY(f->m->cfg.act == BL_GLU_CLAMPED ? add_interleaved(&e, leaf, down)
+                                                   : add_fused(&e, leaf, down, ""));
             return add_expert_bias(&e, true, hf);
         }
         if (bl_tensor_find(f, leaf, "_blocks")) {
@@ -290,11 +281,7 @@ bl_code bl_tensor_experts(bl_tensor_finder *f, const char *const *bases, uint32_
     }
     e.base[0] = '\0';
     if (bl_tensor_find(f, "ffn_gate_up_exps", ".weight")) {
-        for (uint32_t i = 0; i < 2; i++) {
-            bl_row_map map = {.block = mid, .stride = 2 * mid, .offset = i * mid};
-            BL_TRY(add_stack(&e, "ffn_gate_up_exps", ".weight", 2 * mid, mid, hidden, &map, &ret->w[i]));
-        }
-        return add_stack(&e, "ffn_down_exps", ".weight", hidden, hidden, mid, NULL, &ret->w[2]);
+        return add_fused(&e, "ffn_gate_up_exps", "ffn_down_exps", ".weight");
     }
     if (bl_checkpoint_kind_of(f->m->ckpt) == BL_CKPT_GGUF) {
         BL_TRY(add_split(&e, gguf));
