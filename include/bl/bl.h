@@ -113,7 +113,16 @@ typedef struct {
     float top_p;       /* 1: off */
     float min_p;       /* 0: off */
     uint64_t seed;
+    float presence_penalty, frequency_penalty; /* -2 to 2; 0: off; on tokens of the output */
+    float repetition_penalty;                  /* 0.01 to 100; 1 or 0: off; on tokens of prompt and output */
 } bl_sampling;
+
+/* Added to one token's logit. */
+typedef struct {
+    int32_t id;
+    float bias; /* -100 to 100 */
+} bl_logit_bias;
+#define BL_MAX_LOGIT_BIAS 1024
 
 typedef struct {
     const int32_t *prompt;   /* copied */
@@ -122,9 +131,11 @@ typedef struct {
     const int32_t *stop_ids; /* copied; the stop id itself is reported as the last token with `is_stop` */
     size_t n_stop_ids;
     bl_sampling sampling;
-    bool logprobs;           /* fill logprob and top[] */
-    uint32_t n_top_logprobs; /* <= BL_MAX_TOP_LOGPROBS */
-    bool logit_hash;         /* fill finished.logit_hash */
+    const bl_logit_bias *logit_bias; /* copied */
+    size_t n_logit_bias;             /* <= BL_MAX_LOGIT_BIAS */
+    bool logprobs;                   /* fill logprob and top[] */
+    uint32_t n_top_logprobs;         /* <= BL_MAX_TOP_LOGPROBS */
+    bool logit_hash;                 /* fill finished.logit_hash */
     bool hash_prompt; /* the hash covers the logits of every prompt row too (costs the head on each row) */
     /* Called from the engine thread when an event became readable (may be NULL): wakes an event loop. Must
      * not block. */

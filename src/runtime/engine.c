@@ -161,7 +161,8 @@ static bl_code last_row(bl_engine *e, bl_session *s, const float **ret, bl_err *
 static bl_code emit(bl_engine *e, bl_session *s, const float *logits, bool *ret_more, bl_err *err) {
     bl_token_event t = {0};
     bl_top_logprob top[BL_MAX_TOP_LOGPROBS];
-    BL_TRY(bl_sampler_pick(e->sampler, logits, &s->sampling, s->n_prompt + s->n_output, &t.id, err));
+    bl_pick_inputs in = bl_session_pick_inputs(s);
+    BL_TRY(bl_sampler_pick(e->sampler, logits, &in, &t.id, err));
     if (s->logprobs) {
         int32_t ids[BL_MAX_TOP_LOGPROBS];
         float values[BL_MAX_TOP_LOGPROBS];
@@ -174,6 +175,7 @@ static bl_code emit(bl_engine *e, bl_session *s, const float *logits, bool *ret_
     if (s->n_output == 0) {
         s->t_first = bl_clock_mono_ns();
     }
+    bl_session_count(s, t.id);
     s->n_output++;
     s->last_id = t.id;
     *ret_more = !t.is_stop && s->n_output < s->max_output;

@@ -6,6 +6,7 @@
 #include "base/base.h"
 #include "base/dmath.h"
 #include "base/rng.h"
+#include "runtime/adjust.h"
 #include "tensor/dtype.h"
 
 #define BLOCK                                                                                                \
@@ -13,19 +14,30 @@
 #define LANES     8u
 #define MAX_LANES 16u
 
+#define DIGIT_BITS   11u /* of a radix pass: three passes make a 32-bit key */
+#define N_DIGITS     (1u << DIGIT_BITS)
+#define HEAP_MAX     1024u /* above, sorting the whole vocabulary by radix is faster than a heap (measured) */
+#define BUCKET_SHIFT 20u   /* buckets of weights: eight per octave */
+#define N_BUCKETS    ((0x3f800000u >> BUCKET_SHIFT) + 1u) /* weights are at most 1 */
+
 struct bl_sampler {
     uint32_t n_vocab, n_blocks;
     float *w;      /* [n_blocks * BLOCK]: exp((logit - max) / temperature); zero behind n_vocab */
     double *sums;  /* [n_blocks] */
     int32_t *ids;  /* [n_vocab]: candidates */
     float *weight; /* [n_vocab]: of ids, once chosen */
-    const float *logits;
+    uint64_t *pairs,
+        *spare;      /* [n_vocab]: what the radix sort works on: key in the high half, id in the low */
+    float *adjusted; /* [n_vocab]: logits after mask, bias and penalties */
+    uint32_t digits[N_DIGITS];
+    double mass[N_BUCKETS];
     uint32_t n_ids;
 };
 
 uint64_t bl_sampler_bytes(uint32_t n_vocab) {
     uint64_t n_blocks = ((uint64_t)n_vocab + BLOCK - 1) / BLOCK;
-    return n_blocks * (BLOCK * sizeof(float) + sizeof(double)) + (uint64_t)n_vocab * 8u + sizeof(bl_sampler);
+    uint64_t per_token = sizeof(int32_t) + 2 * sizeof(float) + 2 * sizeof(uint64_t);
+    return n_blocks * (BLOCK * sizeof(float) + sizeof(double)) + n_vocab * per_token + sizeof(bl_sampler);
 }
 
 bl_code bl_sampler_new(uint32_t n_vocab, bl_sampler **ret, bl_err *err) {
@@ -37,8 +49,11 @@ bl_code bl_sampler_new(uint32_t n_vocab, bl_sampler **ret, bl_err *err) {
         s->sums = bl_alloc_array(s->n_blocks, sizeof *s->sums);
         s->ids = bl_alloc_array(n_vocab, sizeof *s->ids);
         s->weight = bl_alloc_array(n_vocab, sizeof *s->weight);
+        s->pairs = bl_alloc_array(n_vocab, sizeof *s->pairs);
+        s->spare = bl_alloc_array(n_vocab, sizeof *s->spare);
+        s->adjusted = bl_alloc_array(n_vocab, sizeof *s->adjusted);
     }
-    if (!s || !s->w || !s->sums || !s->ids || !s->weight) {
+    if (!s || !s->w || !s->sums || !s->ids || !s->weight || !s->pairs || !s->spare || !s->adjusted) {
         bl_sampler_free(s);
         BL_FAIL(err, BL_ENOMEM, "out of memory for a sampler of %u tokens", n_vocab);
     }
@@ -54,6 +69,9 @@ void bl_sampler_free(bl_sampler *s) {
     bl_free(s->sums);
     bl_free(s->ids);
     bl_free(s->weight);
+    bl_free(s->pairs);
+    bl_free(s->spare);
+    bl_free(s->adjusted);
     bl_free(s);
 }
 
@@ -67,7 +85,7 @@ bl_code bl_sampling_check(const bl_sampling *p, bl_err *err) {
     if (!(p->min_p >= 0.0f && p->min_p <= 1.0f)) {
         BL_FAIL(err, BL_EINVAL, "min_p is %g, 0 to 1 is allowed", (double)p->min_p);
     }
-    return BL_OK;
+    return bl_penalties_check(p, err);
 }
 
 /* ---- weights ----------------------------------------------------------------------------------------- */
@@ -139,8 +157,9 @@ static double weigh_all(bl_sampler *s, const float *l, float max, float temperat
     return total;
 }
 
-/* Largest logit, ties to the lower id; -1 when some logit is NaN or infinite. */
-static int32_t arg_max(const float *l, uint32_t n) {
+/* Largest logit, ties to the lower id. *ret_bad: some logit is NaN or infinite (then the result means nothing
+ * unless minus infinity is all there is of that). */
+static uint32_t arg_max(const float *l, uint32_t n, bool *ret_bad) {
     float lane[MAX_LANES];
     uint32_t bad[MAX_LANES] = {0};
     for (uint32_t j = 0; j < MAX_LANES; j++) {
@@ -162,17 +181,15 @@ static int32_t arg_max(const float *l, uint32_t n) {
         lane[0] = lane[j] > lane[0] ? lane[j] : lane[0];
         bad[0] |= bad[j];
     }
-    if (bad[0] & 0x80000000u) {
-        return -1;
-    }
+    *ret_bad = (bad[0] & 0x80000000u) != 0;
     uint32_t best = 0;
-    while (l[best] != lane[0]) {
+    while (best + 1 < n && l[best] != lane[0]) {
         best++;
     }
-    return (int32_t)best;
+    return best;
 }
 
-/* ---- candidates: heaps over ids ---------------------------------------------------------------------- */
+/* ---- candidates -------------------------------------------------------------------------------------- */
 
 /* The total order of candidates: larger logit first, then lower id. Every sort below gives one result,
  * whatever its steps. */
@@ -186,9 +203,9 @@ static bool worse(const float *l, int32_t a, int32_t b) {
     return before(l, b, a);
 }
 
-static bool lower_id(const float *l, int32_t a, int32_t b) {
+static bool higher_id(const float *l, int32_t a, int32_t b) {
     (void)l;
-    return a < b;
+    return a > b;
 }
 
 /* ids[0..n) is a heap with the first element by `first` on top, but for position i. */
@@ -223,13 +240,57 @@ static void unheap(int32_t *ids, uint32_t n, const float *l, less_fn *last) {
     }
 }
 
-static bool higher_id(const float *l, int32_t a, int32_t b) {
-    return lower_id(l, b, a);
+/* A key whose ascending order is the logits' descending one; the two zeros are equal. */
+static uint32_t rank_key(float x) {
+    uint32_t bits = bl_f32_to_bits(x + 0.0f); /* minus zero becomes zero */
+    return bits & 0x80000000u ? bits : 0x7fffffffu - bits;
 }
 
-/* ids = the k first candidates in order. k <= n. The heap keeps the worst of the best on top: most tokens
- * cost one comparison. */
-static void select_top(int32_t *ids, const float *l, uint32_t n, uint32_t k) {
+/* Sorts pairs by key; a stable sort, so equal keys stay in the order of ids that they were collected in. A
+ * pass whose digit is the same for all is left out. */
+static void sort_pairs(bl_sampler *s, uint32_t n) {
+    for (uint32_t shift = 32; shift < 64; shift += DIGIT_BITS) {
+        memset(s->digits, 0, sizeof s->digits);
+        for (uint32_t i = 0; i < n; i++) {
+            s->digits[(s->pairs[i] >> shift) % N_DIGITS]++;
+        }
+        if (n == 0 || s->digits[(s->pairs[0] >> shift) % N_DIGITS] == n) {
+            continue;
+        }
+        uint32_t at = 0;
+        for (uint32_t d = 0; d < N_DIGITS; d++) {
+            uint32_t count = s->digits[d];
+            s->digits[d] = at;
+            at += count;
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            s->spare[s->digits[(s->pairs[i] >> shift) % N_DIGITS]++] = s->pairs[i];
+        }
+        uint64_t *t = s->pairs;
+        s->pairs = s->spare;
+        s->spare = t;
+    }
+}
+
+static int32_t pair_id(uint64_t pair) {
+    return (int32_t)(uint32_t)pair;
+}
+
+/* ids = the k first candidates in order. k <= n_vocab. The heap keeps the worst of the best on top: most
+ * tokens cost one comparison. */
+static void select_top(bl_sampler *s, const float *l, uint32_t k) {
+    uint32_t n = s->n_vocab;
+    int32_t *ids = s->ids;
+    if (k > HEAP_MAX) {
+        for (uint32_t i = 0; i < n; i++) {
+            s->pairs[i] = (uint64_t)rank_key(l[i]) << 32 | i;
+        }
+        sort_pairs(s, n);
+        for (uint32_t i = 0; i < k; i++) {
+            ids[i] = pair_id(s->pairs[i]);
+        }
+        return;
+    }
     for (uint32_t i = 0; i < k; i++) {
         ids[i] = (int32_t)i;
     }
@@ -243,43 +304,47 @@ static void select_top(int32_t *ids, const float *l, uint32_t n, uint32_t k) {
     unheap(ids, k, l, worse);
 }
 
-/* Without top-k: ids = the shortest run of first candidates whose weight reaches `need`. Tokens are collected
- * down to a threshold that falls until the run fits, since sorting the whole vocabulary would cost more than
- * the step. */
-static uint32_t collect_top_p(bl_sampler *s, double need) {
-    static const float thresholds[] = {0x1p-8f, 0x1p-16f, 0x1p-32f, 0x1p-126f};
-    uint32_t n = 0;
-    for (size_t t = 0; t < BL_COUNTOF(thresholds); t++) {
-        n = 0;
-        double mass = 0.0;
-        for (uint32_t i = 0; i < s->n_vocab; i++) {
-            if (s->w[i] >= thresholds[t]) {
-                s->ids[n++] = (int32_t)i;
-                mass += (double)s->w[i];
-            }
-        }
-        if (mass >= need * (1.0 + 1e-9)) { /* the sum below has another order: do not rely on its last bits */
-            break;
+/* The smallest weight that can belong to the run of first candidates that reaches `need`: bounds of the
+ * buckets' masses only, so a little lower than it must be. */
+static float top_p_threshold(bl_sampler *s, double need) {
+    memset(s->mass, 0, sizeof s->mass);
+    for (uint32_t i = 0; i < s->n_vocab; i++) {
+        s->mass[bl_f32_to_bits(s->w[i]) >> BUCKET_SHIFT] += (double)s->w[i];
+    }
+    double mass = 0.0;
+    uint32_t b = N_BUCKETS;
+    do { /* at least the largest; the run's own sum has another order: its last bits differ */
+        mass += s->mass[--b];
+    } while (b > 1 && mass < need * (1.0 + 1e-9));
+    return bl_bits_to_f32((b << BUCKET_SHIFT) -
+                          64u); /* exp_neg may fall by an ulp where its argument rises */
+}
+
+/* Without top-k: ids, ascending, = the shortest run of first candidates whose weight reaches `need`. Sorted
+ * is only what can belong to it. */
+static void collect_top_p(bl_sampler *s, const float *l, double need) {
+    float least = top_p_threshold(s, need);
+    uint32_t n = 0, m = 0;
+    for (uint32_t i = 0; i < s->n_vocab; i++) {
+        if (s->w[i] >= least && s->w[i] > 0.0f) {
+            s->pairs[n++] = (uint64_t)rank_key(l[i]) << 32 | i;
         }
     }
-    /* Pops the first candidates to the end of the array, then turns them round. */
-    heapify(s->ids, n, s->logits, before);
-    uint32_t m = 0;
+    sort_pairs(s, n);
     double sum = 0.0;
     while (m < n) {
-        int32_t top = s->ids[0];
-        s->ids[0] = s->ids[n - m - 1];
-        s->ids[n - m - 1] = top;
-        m++;
-        sift_down(s->ids, n - m, 0, s->logits, before);
-        sum += (double)s->w[top];
+        sum += (double)s->w[pair_id(s->pairs[m++])];
         if (sum >= need) {
             break;
         }
     }
-    memmove(s->ids, s->ids + (n - m),
-            m * sizeof *s->ids); /* in reverse order; sorted by id afterwards anyway */
-    return m;
+    int32_t last = pair_id(s->pairs[m - 1]);
+    s->n_ids = 0;
+    for (int32_t i = 0; i < (int32_t)s->n_vocab; i++) {
+        if (!before(l, last, i) && s->w[i] > 0.0f) {
+            s->ids[s->n_ids++] = i;
+        }
+    }
 }
 
 static void keep_all(bl_sampler *s, float min_weight) {
@@ -291,41 +356,54 @@ static void keep_all(bl_sampler *s, float min_weight) {
     }
 }
 
+/* ids = what top-k and then top-p leave, ascending by id; w holds their weights. */
+static void collect_top_k(bl_sampler *s, const float *l, float max, const bl_sampling *p) {
+    double total = 0.0, sum = 0.0;
+    select_top(s, l, p->top_k);
+    for (uint32_t i = 0; i < p->top_k; i++) {
+        int32_t id = s->ids[i];
+        s->w[id] = exp_neg((l[id] - max) / p->temperature);
+        total += (double)s->w[id];
+    }
+    uint32_t keep = 0;
+    while (keep < p->top_k && !(p->top_p < 1.0f && keep > 0 && sum >= (double)p->top_p * total)) {
+        sum += (double)s->w[s->ids[keep++]];
+    }
+    s->n_ids = keep;
+    if (keep <= HEAP_MAX) {
+        heapify(s->ids, keep, l, higher_id);
+        unheap(s->ids, keep, l, higher_id);
+        return;
+    }
+    int32_t last = s->ids[keep - 1];
+    s->n_ids = 0;
+    for (int32_t i = 0; i < (int32_t)s->n_vocab; i++) {
+        if (!before(l, last, i)) {
+            s->ids[s->n_ids++] = i;
+        }
+    }
+}
+
 /* ids and weight = the support of the draw, ascending by id. False when it is the whole vocabulary (then w
  * and sums hold it). */
-static bool find_support(bl_sampler *s, const float *l, int32_t best, const bl_sampling *p) {
+static bool find_support(bl_sampler *s, const float *l, uint32_t best, const bl_sampling *p) {
     float max = l[best];
-    bool cut_k = p->top_k > 0 && p->top_k < s->n_vocab, cut_p = p->top_p < 1.0f;
-    s->logits = l;
-    if (cut_k) {
-        s->n_ids = p->top_k;
-        select_top(s->ids, l, s->n_vocab, s->n_ids);
-        double total = 0.0, sum = 0.0;
-        for (uint32_t i = 0; i < s->n_ids; i++) {
-            s->weight[i] = exp_neg((l[s->ids[i]] - max) / p->temperature);
-            total += (double)s->weight[i];
-        }
-        uint32_t keep = 0;
-        while (keep < s->n_ids && !(cut_p && keep > 0 && sum >= (double)p->top_p * total)) {
-            sum += (double)s->weight[keep++];
-        }
-        s->n_ids = keep;
+    if (p->top_k > 0 && p->top_k < s->n_vocab) {
+        collect_top_k(s, l, max, p);
     } else {
         double total = weigh_all(s, l, max, p->temperature);
-        if (!cut_p && !(p->min_p > 0.0f)) {
+        if (!(p->top_p < 1.0f) && !(p->min_p > 0.0f)) {
             return false;
         }
-        if (cut_p) {
-            s->n_ids = collect_top_p(s, (double)p->top_p * total);
+        if (p->top_p < 1.0f) {
+            collect_top_p(s, l, (double)p->top_p * total);
         } else {
             keep_all(s, p->min_p);
         }
     }
-    heapify(s->ids, s->n_ids, l, higher_id);
-    unheap(s->ids, s->n_ids, l, higher_id);
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_ids; i++) {
-        float w = exp_neg((l[s->ids[i]] - max) / p->temperature);
+        float w = s->w[s->ids[i]];
         if (w >= p->min_p) { /* the largest weight is 1 */
             s->ids[n] = s->ids[i];
             s->weight[n++] = w;
@@ -389,25 +467,44 @@ static int32_t draw_all(const bl_sampler *s, float u) {
     return (int32_t)last;
 }
 
-bl_code bl_sampler_pick(bl_sampler *s, const float *logits, const bl_sampling *p, uint32_t pos,
-                        int32_t *ret_id, bl_err *err) {
-    int32_t best = arg_max(logits, s->n_vocab);
-    if (best < 0) {
-        BL_FAIL(err, BL_EINTERNAL, "the model produced a logit that is NaN or infinite at position %u", pos);
+/* The logits that the draw is made from: the model's own, or a changed copy. */
+static const float *adjust(bl_sampler *s, const float *logits, const bl_pick_inputs *in) {
+    if (!in->mask && in->n_bias == 0 && !bl_penalties_on(in->sampling)) {
+        return logits;
+    }
+    bl_logits_adjust(s->adjusted, logits, s->n_vocab, in);
+    return s->adjusted;
+}
+
+bl_code bl_sampler_pick(bl_sampler *s, const float *logits, const bl_pick_inputs *in, int32_t *ret_id,
+                        bl_err *err) {
+    const bl_sampling *p = in->sampling;
+    bool bad;
+    uint32_t best = arg_max(logits, s->n_vocab, &bad);
+    if (bad) {
+        BL_FAIL(err, BL_EINTERNAL, "the model produced a logit that is NaN or infinite at position %u",
+                in->pos);
+    }
+    const float *l = adjust(s, logits, in);
+    if (l != logits) {
+        best = arg_max(l, s->n_vocab, &bad);
+        if (l[best] == -INFINITY) {
+            BL_FAIL(err, BL_EINVAL, "the mask allows none of %u tokens at position %u", s->n_vocab, in->pos);
+        }
     }
     if (p->temperature == 0.0f) {
-        *ret_id = best;
+        *ret_id = (int32_t)best;
         return BL_OK;
     }
-    float u = bl_rng_uniform(p->seed, 0, pos);
-    *ret_id = find_support(s, logits, best, p) ? draw_list(s->ids, s->weight, s->n_ids, u) : draw_all(s, u);
+    float u = bl_rng_uniform(p->seed, 0, in->pos);
+    *ret_id = find_support(s, l, best, p) ? draw_list(s->ids, s->weight, s->n_ids, u) : draw_all(s, u);
     return BL_OK;
 }
 
 void bl_sampler_logprobs(bl_sampler *s, const float *logits, int32_t id, uint32_t n_top, float *ret,
                          int32_t *ret_top_ids, float *ret_top) {
     n_top = BL_MIN(BL_MIN(n_top, s->n_vocab), BL_MAX_TOP_LOGPROBS);
-    select_top(s->ids, logits, s->n_vocab, BL_MAX(n_top, 1u));
+    select_top(s, logits, BL_MAX(n_top, 1u));
     double max = (double)logits[s->ids[0]];
     double log_sum = bl_dmath_log(weigh_all(s, logits, logits[s->ids[0]], 1.0f));
     *ret = (float)(((double)logits[id] - max) - log_sum);
@@ -417,13 +514,17 @@ void bl_sampler_logprobs(bl_sampler *s, const float *logits, int32_t id, uint32_
     }
 }
 
-uint32_t bl_sampler_support(bl_sampler *s, const float *logits, const bl_sampling *p, const int32_t **ret_ids,
-                            const float **ret_weights) {
-    int32_t best = arg_max(logits, s->n_vocab);
-    if (best < 0) {
+uint32_t bl_sampler_support(bl_sampler *s, const float *logits, const bl_pick_inputs *in,
+                            const int32_t **ret_ids, const float **ret_weights) {
+    bool bad;
+    (void)arg_max(logits, s->n_vocab, &bad);
+    const float *l = adjust(s, logits, in);
+    bool none;
+    uint32_t best = arg_max(l, s->n_vocab, &none);
+    if (bad || l[best] == -INFINITY) {
         return 0;
     }
-    if (!find_support(s, logits, best, p)) {
+    if (!find_support(s, l, best, in->sampling)) {
         keep_all(s, 0.0f);
         for (uint32_t i = 0; i < s->n_ids; i++) {
             s->weight[i] = s->w[s->ids[i]];

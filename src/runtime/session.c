@@ -34,6 +34,7 @@ static bl_code check_request(const bl_request *r, uint32_t n_vocab, uint32_t n_c
         BL_FAIL(err, BL_EINVAL, "top_logprobs is %u, at most %d are allowed", r->n_top_logprobs,
                 BL_MAX_TOP_LOGPROBS);
     }
+    BL_TRY(bl_logit_bias_check(r->logit_bias, r->n_logit_bias, n_vocab, err));
     return bl_sampling_check(&r->sampling, err);
 }
 
@@ -58,6 +59,8 @@ static void free_arrays(bl_session *s) {
     bl_free(s->prompt);
     bl_free(s->tokens);
     bl_free(s->top);
+    bl_free(s->bias);
+    bl_token_counts_free(s->counts);
     bl_free(s);
 }
 
@@ -75,7 +78,11 @@ bl_code bl_session_new(const bl_request *r, uint32_t n_vocab, uint32_t n_context
     s->prompt = bl_alloc_array(s->n_prompt, sizeof *s->prompt);
     s->tokens = bl_alloc_array(s->max_output, sizeof *s->tokens);
     s->top = bl_alloc_array((size_t)s->max_output * s->n_top, sizeof *s->top);
-    if (!s->prompt || !s->tokens || !s->top || !init_sync(s)) {
+    s->bias = bl_alloc_array(r->n_logit_bias, sizeof *s->bias);
+    bool counted =
+        !bl_penalties_on(&r->sampling) ||
+        bl_token_counts_new(r->prompt, s->n_prompt, s->max_output, n_vocab, &s->counts, NULL) == BL_OK;
+    if (!s->prompt || !s->tokens || !s->top || !s->bias || !counted || !init_sync(s)) {
         free_arrays(s);
         BL_FAIL(err, BL_ENOMEM, "out of memory for a session of %zu prompt tokens and up to %u more",
                 r->n_prompt, BL_MIN(r->max_tokens, n_context));
@@ -85,6 +92,10 @@ bl_code bl_session_new(const bl_request *r, uint32_t n_vocab, uint32_t n_context
         memcpy(s->stop_ids, r->stop_ids, r->n_stop_ids * sizeof *r->stop_ids);
     }
     s->n_stop_ids = (uint32_t)r->n_stop_ids;
+    if (r->n_logit_bias > 0) {
+        memcpy(s->bias, r->logit_bias, r->n_logit_bias * sizeof *s->bias);
+    }
+    s->n_bias = (uint32_t)r->n_logit_bias;
     s->sampling = r->sampling;
     s->logprobs = r->logprobs;
     s->logit_hash = r->logit_hash || r->hash_prompt;
@@ -156,6 +167,20 @@ bool bl_session_is_stop(const bl_session *s, int32_t id) {
         }
     }
     return false;
+}
+
+bl_pick_inputs bl_session_pick_inputs(bl_session *s) {
+    return (bl_pick_inputs){.sampling = &s->sampling,
+                            .pos = s->n_prompt + s->n_output,
+                            .bias = s->bias,
+                            .n_bias = s->n_bias,
+                            .counts = s->counts};
+}
+
+void bl_session_count(bl_session *s, int32_t id) {
+    if (s->counts) {
+        bl_token_counts_add(s->counts, id);
+    }
 }
 
 /* ---- reader side ------------------------------------------------------------------------------------- */

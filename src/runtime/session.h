@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "bl/bl.h"
+#include "runtime/adjust.h"
 
 typedef struct {
     int32_t id;
@@ -35,6 +36,8 @@ struct bl_session {
     int32_t stop_ids[BL_MAX_STOP_IDS];
     uint32_t n_stop_ids, n_top;
     bl_sampling sampling;
+    bl_logit_bias *bias; /* [n_bias] */
+    uint32_t n_bias;
     bool logprobs, logit_hash, hash_prompt;
     uint64_t t_submit;
 
@@ -43,6 +46,7 @@ struct bl_session {
     uint32_t n_done;         /* prompt tokens evaluated or skipped */
     uint32_t n_output;
     int32_t last_id;
+    bl_token_counts *counts; /* NULL without penalties */
     uint64_t t_start, t_first, hash;
 
     /* [guarded by mu] */
@@ -70,5 +74,10 @@ void bl_session_push_token(bl_session *s, const bl_token_event *t, const bl_top_
 void bl_session_end(bl_session *s, const bl_event *e);
 bool bl_session_is_cancelled(bl_session *s);
 bool bl_session_is_stop(const bl_session *s, int32_t id);
+/* What the sampler needs to know of the request to draw output token n_output. Borrowed until the next call
+ * on the session. */
+bl_pick_inputs bl_session_pick_inputs(bl_session *s);
+/* The token was drawn: once per token of the output, in their order. */
+void bl_session_count(bl_session *s, int32_t id);
 
 #endif

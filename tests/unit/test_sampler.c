@@ -112,7 +112,7 @@ static void test_support_and_weights_are_exact(void **state) {
             }
             const int32_t *ids;
             const float *w;
-            uint32_t n = bl_sampler_support(s, logits, &p, &ids, &w), want = 0;
+            uint32_t n = bl_sampler_support(s, logits, &(bl_pick_inputs){.sampling = &p}, &ids, &w), want = 0;
             double total = 0.0, shown = 0.0;
             for (uint32_t k = 0; k < n; k++) {
                 total += (double)w[k];
@@ -168,7 +168,7 @@ static void test_supports_nest(void **state) {
                                             : settings(1.0f, 0, 1.0f, x);
                 const int32_t *ids;
                 const float *w;
-                uint32_t n = bl_sampler_support(s, logits, &p, &ids, &w);
+                uint32_t n = bl_sampler_support(s, logits, &(bl_pick_inputs){.sampling = &p}, &ids, &w);
                 assert_true(n >= 1 && n <= n_wide);
                 for (uint32_t i = 0; i < n; i++) {
                     assert_true(contains(wide, n_wide, ids[i]));
@@ -193,7 +193,8 @@ static void check_draws(bl_sampler *s, const bl_sampling *base) {
         bl_sampling p = *base;
         int32_t id = -1;
         p.seed = i / 100; /* both parts of the counter move */
-        assert_int_equal(bl_sampler_pick(s, logits, &p, i % 100, &id, NULL), BL_OK);
+        assert_int_equal(
+            bl_sampler_pick(s, logits, &(bl_pick_inputs){.sampling = &p, .pos = i % 100}, &id, NULL), BL_OK);
         assert_true(id >= 0 && id < (int32_t)V && prob[id] > 0.0);
         count[id]++;
     }
@@ -242,28 +243,31 @@ static void test_greedy_and_ties(void **state) {
     int32_t id = -1;
     fill(9);
     logits[700] = logits[31] = logits[999] = 50.0f;
-    assert_int_equal(bl_sampler_pick(s, logits, &p, 0, &id, NULL), BL_OK);
+    assert_int_equal(bl_sampler_pick(s, logits, &(bl_pick_inputs){.sampling = &p, .pos = 0}, &id, NULL),
+                     BL_OK);
     assert_int_equal(id, 31);
     p = settings(1.0f, 1, 1.0f, 0.0f); /* top-k 1 keeps the lower id of the tie */
     for (uint32_t i = 0; i < 50; i++) {
-        assert_int_equal(bl_sampler_pick(s, logits, &p, i, &id, NULL), BL_OK);
+        assert_int_equal(bl_sampler_pick(s, logits, &(bl_pick_inputs){.sampling = &p, .pos = i}, &id, NULL),
+                         BL_OK);
         assert_int_equal(id, 31);
     }
     p = settings(1.0f, 2, 1.0f, 0.0f);
     const int32_t *ids;
     const float *w;
-    assert_int_equal(bl_sampler_support(s, logits, &p, &ids, &w), 2);
+    assert_int_equal(bl_sampler_support(s, logits, &(bl_pick_inputs){.sampling = &p}, &ids, &w), 2);
     assert_int_equal(ids[0], 31);
     assert_int_equal(ids[1], 700);
     p = settings(1.0f, 0, 0.5f, 0.0f); /* two thirds of the mass: two of the three equals, in id order */
-    assert_int_equal(bl_sampler_support(s, logits, &p, &ids, &w), 2);
+    assert_int_equal(bl_sampler_support(s, logits, &(bl_pick_inputs){.sampling = &p}, &ids, &w), 2);
     assert_int_equal(ids[1], 700);
     for (uint32_t i = 0; i < V; i++) {
         logits[i] = -0.0f;
     }
     logits[5] = 0.0f; /* the zeros are equal */
     p.temperature = 0.0f;
-    assert_int_equal(bl_sampler_pick(s, logits, &p, 0, &id, NULL), BL_OK);
+    assert_int_equal(bl_sampler_pick(s, logits, &(bl_pick_inputs){.sampling = &p, .pos = 0}, &id, NULL),
+                     BL_OK);
     assert_int_equal(id, 0);
     bl_sampler_free(s);
 }
@@ -279,7 +283,8 @@ static void test_bad_logits_are_reported(void **state) {
         bl_err err = {0};
         fill(1);
         logits[at[i % 3]] = bad[i / 3];
-        assert_int_equal(bl_sampler_pick(s, logits, &p, 12, &id, &err), BL_EINTERNAL);
+        assert_int_equal(bl_sampler_pick(s, logits, &(bl_pick_inputs){.sampling = &p, .pos = 12}, &id, &err),
+                         BL_EINTERNAL);
         assert_string_equal(err.msg, "the model produced a logit that is NaN or infinite at position 12");
         assert_int_equal(id, -7);
     }
@@ -296,7 +301,8 @@ static void test_extreme_temperatures(void **state) {
         bl_sampling p = settings(cold[t], 0, 1.0f, 0.0f);
         for (uint32_t i = 0; i < 100; i++) {
             int32_t id = -1;
-            assert_int_equal(bl_sampler_pick(s, logits, &p, i, &id, NULL), BL_OK);
+            assert_int_equal(
+                bl_sampler_pick(s, logits, &(bl_pick_inputs){.sampling = &p, .pos = i}, &id, NULL), BL_OK);
             assert_int_equal(id, 77);
         }
     }
