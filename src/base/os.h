@@ -27,6 +27,7 @@ typedef struct {
     int (*unlink)(const char *path);
     void *(*mmap)(void *addr, size_t n, int prot, int flags, int fd, off_t off);
     int (*munmap)(void *addr, size_t n);
+    int (*madvise)(void *addr, size_t n, int advice);
 } bl_os_calls;
 
 extern bl_os_calls bl_os;

@@ -134,6 +134,14 @@ static void *fault_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t
     return faults.real.mmap(addr, n, prot, flags, fd, off);
 }
 
+static int fault_madvise(void *addr, size_t n, int advice) {
+    if (fault_due(FAULT_IO)) {
+        errno = ENOMEM;
+        return -1;
+    }
+    return faults.real.madvise(addr, n, advice);
+}
+
 /* Puts the real calls back; allocations made under the table may still be freed afterwards. */
 static void faults_disarm(void) {
     faults.kinds = 0;
@@ -161,6 +169,7 @@ static bool faults_arm(uint64_t n, unsigned kinds, bool persistent) {
         bl_os.rename = fault_rename;
         bl_os.fstat = fault_fstat;
         bl_os.mmap = fault_mmap;
+        bl_os.madvise = fault_madvise;
     }
     atomic_store_explicit(&faults.n_calls, 0, memory_order_relaxed);
     atomic_store_explicit(&faults.fired, false, memory_order_relaxed);
