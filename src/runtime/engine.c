@@ -120,11 +120,13 @@ static void admit(bl_engine *e, bl_session *s) {
 /* Puts n tokens of the sequence through the body up to the point where their keys and values are stored. */
 static bl_code run_rows(bl_engine *e, const int32_t *tokens, uint32_t n, bl_err *err) {
     uint32_t pos = bl_kv_seq_len(e->seq);
-    BL_TRY(bl_kv_seq_extend(e->seq, n, err));
+    BL_TRY(bl_kv_seq_reserve(e->seq, n, err));
     memcpy(e->history + pos, tokens, n * sizeof *tokens);
     bl_exec_begin(e->exec);
     bl_exec_add(e->exec, e->seq, tokens, n, pos);
-    return bl_exec_run(e->exec, 0, e->model.model->stored_op, err);
+    BL_TRY(bl_exec_run(e->exec, 0, e->model.model->stored_op, err));
+    bl_kv_seq_commit(e->seq, n);
+    return BL_OK;
 }
 
 /* Logits of every row of the chunk, for a hash that covers the prompt. *ret is the last row's. */

@@ -125,7 +125,8 @@ static bl_code get_ids(const bl_safetensors *st, const char *name, int32_t *dst,
 
 static bl_code start_rows(machine *m, const int32_t *ids, uint32_t n, bl_err *err) {
     uint32_t pos = bl_kv_seq_len(m->seq);
-    BL_TRY(bl_kv_seq_extend(m->seq, n, err));
+    BL_TRY(bl_kv_seq_reserve(m->seq, n, err));
+    bl_kv_seq_commit(m->seq, n);
     bl_exec_begin(m->exec);
     bl_exec_add(m->exec, m->seq, ids, n, pos);
     return BL_OK;
