@@ -1,51 +1,18 @@
 #include "runtime/kv.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/base.h"
-#include "base/os.h"
+#include "base/pages.h"
+#include "runtime/tiles.h"
 
 /* The decoder has layers of two shapes at most. */
 #define MAX_CLASSES 4u
 
-#define NO_TILE UINT32_MAX
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* Linux 5.14, with headers from before it */
-#endif
-
-/* A list of tiles, newest first. Numbers are one more than the tile's, so that untouched zero pages are
- * "none": the bookkeeping of tiles that were never used takes no memory. */
-typedef struct {
-    uint32_t next, prev;
-} tile_link;
-typedef struct {
-    uint32_t newest, oldest;
-} tile_list;
-
-/* Tiles of one size: numbers [first, first + n_tiles) of the pool, one behind the other from base. */
-typedef struct {
-    uint64_t tile_bytes, cost; /* cost: in whole pages, the distance between two tiles */
-    uint8_t *base;
-    uint32_t first, n_tiles;
-    uint32_t per_slot; /* contiguous: tiles of one sequence */
-    uint32_t n_fresh;  /* paged: tiles from here on were never used */
-    tile_list warm;    /* free, but committed */
-    tile_list cold;    /* paged: free, used once and given back to the system */
-} tile_class;
-
 typedef struct {
     uint32_t class, first, n_tiles; /* contiguous: its ring among the slot's tiles of the class */
+    uint64_t cost;
 } layer_place;
-
-/* Mapped on demand, so that what is not used costs nothing. */
-typedef struct {
-    uint8_t *base;
-    size_t size_bytes;
-} area;
 
 struct bl_kv_seq {
     bl_kv_pool *pool;
@@ -60,16 +27,15 @@ struct bl_kv_seq {
 
 struct bl_kv_pool {
     bl_kv_geometry g;
-    uint64_t capacity, in_use, held, committed; /* in_use to the byte, the others in whole pages */
-    tile_class classes[MAX_CLASSES];
+    bl_tile_size sizes[MAX_CLASSES];
+    uint32_t per_slot[MAX_CLASSES]; /* tiles of one sequence */
     uint32_t n_classes, table_len;
     layer_place *places; /* [n_layers] */
-    area memory;         /* all classes' tiles */
-    area books;          /* links, then what is committed, then the sequences' tables of tiles */
-    area states;
-    tile_link *links;   /* [tiles] */
-    bool *is_committed; /* [tiles] */
-    bl_kv_seq *seqs;    /* [n_seqs] */
+    bl_tiles *tiles;
+    const bl_tiles_bytes *bytes;
+    bl_pages books; /* the sequences' tables of tiles */
+    bl_pages states;
+    bl_kv_seq *seqs; /* [n_seqs] */
     bl_kv_table *tables;
     uint32_t *first_tiles;
 };
@@ -78,11 +44,6 @@ struct bl_kv_pool {
 
 static uint32_t tiles_for(uint64_t n_positions) {
     return (uint32_t)((n_positions + BL_KV_TILE - 1) / BL_KV_TILE);
-}
-
-static uint64_t whole_pages(uint64_t bytes) {
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    return (bytes + page - 1) / page * page;
 }
 
 uint32_t bl_kv_max_tiles(const bl_kv_geometry *g, uint32_t layer) {
@@ -100,7 +61,7 @@ static uint64_t layer_tile_bytes(const bl_kv_geometry *g, uint32_t layer) {
 }
 
 uint64_t bl_kv_tile_cost(const bl_kv_geometry *g, uint32_t layer) {
-    return whole_pages(layer_tile_bytes(g, layer));
+    return bl_pages_round(layer_tile_bytes(g, layer));
 }
 
 uint64_t bl_kv_seq_bytes(const bl_kv_geometry *g, uint32_t n_positions) {
@@ -151,163 +112,31 @@ uint64_t bl_kv_bytes_per_token(const bl_kv_geometry *g) {
     return n;
 }
 
+uint64_t bl_kv_bookkeeping_bytes(const bl_kv_geometry *g) {
+    uint64_t n_tiles = 0, tables = (uint64_t)g->n_layers * (tiles_for(g->n_context) * sizeof(void *) + 32u);
+    for (uint32_t i = 0; i < g->n_layers; i++) {
+        n_tiles += bl_kv_max_tiles(g, i);
+    }
+    return g->n_seqs * (tables + sizeof(bl_kv_seq) + bl_tiles_bookkeeping_bytes(n_tiles));
+}
+
 const char *bl_kv_storage_name(bl_kv_storage k) {
     return k == BL_KV_PAGED ? "paged" : "contiguous";
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------ */
-
-/* Reserves addresses. Nothing is committed, and nothing is counted against the machine's memory yet. */
-static bl_code map_area(area *a, uint64_t bytes, const char *what, bl_err *err) {
-    if (bytes == 0) {
-        return BL_OK;
-    }
-    void *at = bytes > SIZE_MAX ? MAP_FAILED
-                                : bl_os.mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
-                                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED) {
-        BL_FAIL(err, BL_ENOMEM, "%llu bytes of addresses for %s: %s", (unsigned long long)bytes, what,
-                bytes > SIZE_MAX ? "too many" : strerror(errno));
-    }
-    /* Huge pages would commit a neighbour's memory with a tile's own, beyond the budget. Where the system
-     * knows none, nothing is to be done. */
-    (void)bl_os.madvise(at, (size_t)bytes, MADV_NOHUGEPAGE);
-    *a = (area){at, (size_t)bytes};
-    return BL_OK;
-}
-
-static void unmap_area(area *a) {
-    if (a->base) {
-        bl_os.munmap(a->base, a->size_bytes);
-    }
-}
-
-/* Makes memory stand behind whole pages of addresses, now: a step that finds none would be killed, a call
- * that fails can wait. */
-static bl_code populate(uint8_t *at, uint64_t bytes, const char *what, bl_err *err) {
-    if (bl_os.madvise(at, (size_t)bytes, MADV_POPULATE_WRITE) == 0) {
-        return BL_OK;
-    }
-    if (errno != EINVAL) {
-        BL_FAIL(err, BL_ENOMEM, "%llu bytes of %s: %s", (unsigned long long)bytes, what, strerror(errno));
-    }
-    /* Linux before 5.14 */
-    uint64_t page = whole_pages(1);
-    for (uint64_t i = 0; i < bytes; i += page) {
-        ((volatile uint8_t *)at)[i] = 0;
-    }
-    return BL_OK;
-}
-
-/* ---- free tiles -------------------------------------------------------------------------------------- */
-
-static void push(bl_kv_pool *p, tile_list *l, uint32_t tile) {
-    p->links[tile] = (tile_link){.next = l->newest};
-    if (l->newest > 0) {
-        p->links[l->newest - 1].prev = tile + 1;
-    } else {
-        l->oldest = tile + 1;
-    }
-    l->newest = tile + 1;
-}
-
-static void unlink_tile(bl_kv_pool *p, tile_list *l, uint32_t tile) {
-    tile_link k = p->links[tile];
-    *(k.prev > 0 ? &p->links[k.prev - 1].next : &l->newest) = k.next;
-    *(k.next > 0 ? &p->links[k.next - 1].prev : &l->oldest) = k.prev;
-}
-
-static uint32_t pop(bl_kv_pool *p, tile_list *l) {
-    if (l->newest == 0) {
-        return NO_TILE;
-    }
-    uint32_t tile = l->newest - 1;
-    unlink_tile(p, l, tile);
-    return tile;
-}
-
-static uint8_t *address(const tile_class *c, uint32_t tile) {
-    return c->base + (uint64_t)(tile - c->first) * c->cost;
-}
-
-/* Gives free tiles back to the system, the longest free of a class first, until `bytes` more may be
- * committed. The caller knows that what is held leaves room for them. */
-static bl_code make_room(bl_kv_pool *p, uint64_t bytes, bl_err *err) {
-    for (uint32_t i = 0; i < p->n_classes && p->committed + bytes > p->capacity; i++) {
-        tile_class *c = &p->classes[i];
-        while (c->warm.oldest > 0 && p->committed + bytes > p->capacity) {
-            uint32_t tile = c->warm.oldest - 1;
-            if (bl_os.madvise(address(c, tile), (size_t)c->cost, MADV_DONTNEED) != 0) {
-                BL_FAIL(err, BL_ENOMEM, "giving back %llu free bytes of key/value storage: %s",
-                        (unsigned long long)c->cost, strerror(errno));
-            }
-            unlink_tile(p, &c->warm, tile);
-            p->is_committed[tile] = false;
-            p->committed -= c->cost;
-            if (p->g.storage == BL_KV_PAGED) {
-                push(p, &c->cold, tile);
-            }
-        }
-    }
-    BL_ASSERT(p->committed + bytes <= p->capacity);
-    return BL_OK;
-}
-
-static bl_code commit_tile(bl_kv_pool *p, tile_class *c, uint32_t tile, bl_err *err) {
-    BL_TRY(populate(address(c, tile), c->cost, "key/value storage", err));
-    p->is_committed[tile] = true;
-    p->committed += c->cost;
-    return BL_OK;
-}
-
-/* The tile that is k of the layer in the sequence's slot. */
-static bl_code take_contiguous(const bl_kv_seq *s, uint32_t layer, uint32_t k, uint32_t *ret, bl_err *err) {
-    bl_kv_pool *p = s->pool;
-    const layer_place *l = &p->places[layer];
-    tile_class *c = &p->classes[l->class];
-    uint32_t tile = c->first + s->slot * c->per_slot + l->first + k % l->n_tiles;
-    if (p->is_committed[tile]) {
-        unlink_tile(p, &c->warm, tile);
-    } else {
-        BL_TRY(make_room(p, c->cost, err));
-        BL_TRY(commit_tile(p, c, tile, err));
-    }
-    *ret = tile;
-    return BL_OK;
-}
-
-static bl_code take_paged(bl_kv_pool *p, uint32_t layer, uint32_t *ret, bl_err *err) {
-    tile_class *c = &p->classes[p->places[layer].class];
-    uint32_t tile = pop(p, &c->warm);
-    if (tile == NO_TILE) {
-        BL_TRY(make_room(p, c->cost, err));
-        tile = pop(p, &c->cold);
-        if (tile == NO_TILE) {
-            BL_ASSERT(c->n_fresh < c->n_tiles);
-            tile = c->first + c->n_fresh++;
-        }
-        bl_code rc = commit_tile(p, c, tile, err);
-        if (rc != BL_OK) {
-            push(p, &c->cold, tile);
-            return rc;
-        }
-    }
-    *ret = tile;
-    return BL_OK;
-}
+/* ---- tiles ------------------------------------------------------------------------------------------- */
 
 static bl_code take(bl_kv_seq *s, uint32_t layer, uint32_t k, bl_err *err) {
     bl_kv_pool *p = s->pool;
-    const tile_class *c = &p->classes[p->places[layer].class];
+    const layer_place *l = &p->places[layer];
     uint32_t tile = 0;
     if (p->g.storage == BL_KV_PAGED) {
-        BL_TRY(take_paged(p, layer, &tile, err));
+        BL_TRY(bl_tiles_take(p->tiles, l->class, &tile, err));
     } else {
-        BL_TRY(take_contiguous(s, layer, k, &tile, err));
+        tile = s->slot * p->per_slot[l->class] + l->first + k % l->n_tiles;
+        BL_TRY(bl_tiles_take_at(p->tiles, l->class, tile, err));
     }
-    s->tiles[(size_t)layer * p->table_len + k] = address(c, tile);
-    p->in_use += c->tile_bytes;
-    p->held += c->cost;
+    s->tiles[(size_t)layer * p->table_len + k] = bl_tiles_at(p->tiles, l->class, tile);
     return BL_OK;
 }
 
@@ -315,96 +144,58 @@ static void give_back(bl_kv_seq *s, uint32_t layer, uint32_t k) {
     bl_kv_pool *p = s->pool;
     void **at = &s->tiles[(size_t)layer * p->table_len + k];
     if (*at) {
-        tile_class *c = &p->classes[p->places[layer].class];
-        push(p, &c->warm, c->first + (uint32_t)((uint64_t)((uint8_t *)*at - c->base) / c->cost));
-        p->in_use -= c->tile_bytes;
-        p->held -= c->cost;
+        uint32_t class = p->places[layer].class;
+        bl_tiles_give_back(p->tiles, class, bl_tiles_index(p->tiles, class, *at));
         *at = NULL;
     }
 }
 
 /* ---- open and close ---------------------------------------------------------------------------------- */
 
-/* Finds the classes of tiles and each layer's place. *ret_n: tiles in all. */
-static bl_code lay_out(bl_kv_pool *p, uint32_t *ret_n, bl_err *err) {
+/* Finds the sizes of tiles and each layer's place. */
+static bl_code lay_out(bl_kv_pool *p, uint64_t capacity, bl_err *err) {
     const bl_kv_geometry *g = &p->g;
     for (uint32_t i = 0; i < g->n_layers; i++) {
         uint64_t bytes = layer_tile_bytes(g, i);
         uint32_t c = 0;
-        while (c < p->n_classes && p->classes[c].tile_bytes != bytes) {
+        while (c < p->n_classes && p->sizes[c].tile_bytes != bytes) {
             c++;
         }
         if (c == MAX_CLASSES) {
             BL_FAIL(err, BL_ENOTSUP, "key/value storage: layers of more than %u shapes", MAX_CLASSES);
         }
         if (c == p->n_classes) {
-            p->classes[p->n_classes++] = (tile_class){.tile_bytes = bytes, .cost = bl_kv_tile_cost(g, i)};
+            p->sizes[p->n_classes++].tile_bytes = bytes;
         }
-        p->places[i] = (layer_place){c, p->classes[c].per_slot, bl_kv_max_tiles(g, i)};
-        uint64_t n = (uint64_t)p->classes[c].per_slot + p->places[i].n_tiles;
-        p->classes[c].per_slot = (uint32_t)BL_MIN(n, UINT32_MAX); /* too many: said below */
+        p->places[i] = (layer_place){c, p->per_slot[c], bl_kv_max_tiles(g, i), bl_kv_tile_cost(g, i)};
+        uint64_t n = (uint64_t)p->per_slot[c] + p->places[i].n_tiles;
+        p->per_slot[c] = (uint32_t)BL_MIN(n, UINT32_MAX); /* too many: opening the tiles says so */
     }
-    uint64_t total = 0;
     for (uint32_t c = 0; c < p->n_classes; c++) {
-        tile_class *k = &p->classes[c];
-        uint64_t n = (uint64_t)k->per_slot * g->n_seqs;
-        if (g->storage == BL_KV_PAGED) {
-            n = BL_MIN(n, p->capacity / k->cost);
-        }
-        if (total + n >= UINT32_MAX) {
-            BL_FAIL(err, BL_ERANGE,
-                    "key/value storage: %u layers of %u positions for %u sequences are too many tiles",
-                    g->n_layers, g->n_context, g->n_seqs);
-        }
-        k->first = (uint32_t)total;
-        k->n_tiles = (uint32_t)n;
-        total += n;
-    }
-    *ret_n = (uint32_t)total;
-    return BL_OK;
-}
-
-static bl_code map_tiles(bl_kv_pool *p, bl_err *err) {
-    uint64_t bytes = 0;
-    for (uint32_t c = 0; c < p->n_classes; c++) {
-        uint64_t n;
-        if (!bl_mul_u64(p->classes[c].n_tiles, p->classes[c].cost, &n) || !bl_add_u64(bytes, n, &bytes)) {
-            BL_FAIL(err, BL_ERANGE, "key/value storage: %u tiles overflow", p->classes[c].n_tiles);
-        }
-    }
-    BL_TRY(map_area(&p->memory, bytes, "key/value storage", err));
-    uint8_t *base = p->memory.base;
-    for (uint32_t c = 0; c < p->n_classes; c++) {
-        p->classes[c].base = base;
-        base += p->classes[c].n_tiles * p->classes[c].cost;
+        uint64_t n = (uint64_t)p->per_slot[c] * g->n_seqs;
+        bool all = g->storage == BL_KV_CONTIGUOUS;
+        p->sizes[c].n_tiles = all ? n : BL_MIN(n, capacity / bl_pages_round(p->sizes[c].tile_bytes));
     }
     return BL_OK;
 }
 
-static bl_code map_books(bl_kv_pool *p, uint32_t n_tiles, bl_err *err) {
+static bl_code map_books(bl_kv_pool *p, bl_err *err) {
     const bl_kv_geometry *g = &p->g;
-    uint64_t tables, links = (uint64_t)n_tiles * sizeof(tile_link), flags = whole_pages(n_tiles);
+    uint64_t tables, state_bytes = bl_pages_round(bl_kv_state_bytes(g)), states;
     if (!bl_mul_u64((uint64_t)g->n_seqs * g->n_layers, p->table_len * sizeof(void *), &tables) ||
-        tables > UINT64_MAX / 2) {
-        BL_FAIL(err, BL_ERANGE, "key/value storage: %u tables overflow", g->n_seqs);
+        !bl_mul_u64(state_bytes, g->n_seqs, &states)) {
+        BL_FAIL(err, BL_ERANGE, "key/value storage: tables and states of %u sequences overflow", g->n_seqs);
     }
-    BL_TRY(map_area(&p->books, links + flags + tables, "key/value tables", err));
-    p->links = (void *)p->books.base;
-    p->is_committed = (void *)(p->books.base + links);
-    void **tiles = (void *)(p->books.base + links + flags);
-    uint64_t state_bytes = whole_pages(bl_kv_state_bytes(g)), all_states;
-    if (!bl_mul_u64(state_bytes, g->n_seqs, &all_states)) {
-        BL_FAIL(err, BL_ERANGE, "recurrent states of %u sequences overflow", g->n_seqs);
-    }
-    BL_TRY(map_area(&p->states, all_states, "recurrent states", err));
+    BL_TRY(bl_pages_map(tables, "key/value tables", &p->books, err));
+    BL_TRY(bl_pages_map(states, "recurrent states", &p->states, err));
     for (uint32_t i = 0; i < g->n_seqs; i++) {
         bl_kv_seq *s = &p->seqs[i];
         *s = (bl_kv_seq){.pool = p,
                          .slot = i,
-                         .tiles = tiles + (size_t)i * g->n_layers * p->table_len,
+                         .tiles = (void **)(void *)p->books.base + (size_t)i * g->n_layers * p->table_len,
                          .tables = p->tables + (size_t)i * g->n_layers,
                          .first_tile = p->first_tiles + (size_t)i * g->n_layers};
-        s->states = all_states > 0 ? (void *)(p->states.base + i * state_bytes) : NULL;
+        s->states = states > 0 ? (void *)(p->states.base + i * state_bytes) : NULL;
         for (uint32_t l = 0; l < g->n_layers; l++) {
             s->tables[l] =
                 (bl_kv_table){.tiles = s->tiles + (size_t)l * p->table_len, .n_tiles = p->table_len};
@@ -415,9 +206,9 @@ static bl_code map_books(bl_kv_pool *p, uint32_t n_tiles, bl_err *err) {
 
 static bl_code open_parts(bl_kv_pool *p, bl_err *err) {
     const bl_kv_geometry *g = &p->g;
-    uint32_t n_tiles = 0;
+    uint64_t capacity;
     size_t n_tables = (size_t)g->n_seqs * g->n_layers;
-    BL_TRY(bl_kv_pool_bytes(g, &p->capacity, err));
+    BL_TRY(bl_kv_pool_bytes(g, &capacity, err));
     p->table_len = tiles_for(g->n_context);
     p->places = bl_alloc_array(g->n_layers, sizeof *p->places);
     p->seqs = bl_alloc_array(g->n_seqs, sizeof *p->seqs);
@@ -426,9 +217,11 @@ static bl_code open_parts(bl_kv_pool *p, bl_err *err) {
     if (!p->places || !p->seqs || !p->tables || !p->first_tiles) {
         BL_FAIL(err, BL_ENOMEM, "out of memory for the tables of %u sequences", g->n_seqs);
     }
-    BL_TRY(lay_out(p, &n_tiles, err));
-    BL_TRY(map_tiles(p, err));
-    return map_books(p, n_tiles, err);
+    BL_TRY(lay_out(p, capacity, err));
+    BL_TRY(bl_tiles_open(p->sizes, p->n_classes, capacity, g->storage == BL_KV_CONTIGUOUS,
+                         "key/value storage", &p->tiles, err));
+    p->bytes = bl_tiles_get_bytes(p->tiles);
+    return map_books(p, err);
 }
 
 bl_code bl_kv_pool_open(const bl_kv_geometry *g, bl_kv_pool **ret, bl_err *err) {
@@ -450,9 +243,9 @@ void bl_kv_pool_close(bl_kv_pool *p) {
     if (!p) {
         return;
     }
-    unmap_area(&p->memory);
-    unmap_area(&p->books);
-    unmap_area(&p->states);
+    bl_tiles_close(p->tiles);
+    bl_pages_unmap(&p->books);
+    bl_pages_unmap(&p->states);
     bl_free(p->places);
     bl_free(p->seqs);
     bl_free(p->tables);
@@ -461,19 +254,19 @@ void bl_kv_pool_close(bl_kv_pool *p) {
 }
 
 uint64_t bl_kv_pool_capacity(const bl_kv_pool *p) {
-    return p->capacity;
+    return p->bytes->capacity;
 }
 
 uint64_t bl_kv_pool_bytes_in_use(const bl_kv_pool *p) {
-    return p->in_use;
+    return p->bytes->in_use;
 }
 
 uint64_t bl_kv_pool_bytes_committed(const bl_kv_pool *p) {
-    return p->committed;
+    return p->bytes->committed;
 }
 
 bool bl_kv_pool_can_ever_fit(const bl_kv_pool *p, uint32_t n_positions) {
-    return n_positions <= p->g.n_context && bl_kv_seq_bytes(&p->g, n_positions) <= p->capacity;
+    return n_positions <= p->g.n_context && bl_kv_seq_bytes(&p->g, n_positions) <= p->bytes->capacity;
 }
 
 /* ---- sequences --------------------------------------------------------------------------------------- */
@@ -487,8 +280,7 @@ bl_code bl_kv_seq_new(bl_kv_pool *p, bl_kv_seq **ret, bl_err *err) {
         BL_FAIL(err, BL_EBUSY, "%u sequences exist already, %u may", p->g.n_seqs, p->g.n_seqs);
     }
     if (s->states && !s->has_states) {
-        BL_TRY(
-            populate((uint8_t *)s->states, whole_pages(bl_kv_state_bytes(&p->g)), "recurrent states", err));
+        BL_TRY(bl_pages_commit(s->states, bl_pages_round(bl_kv_state_bytes(&p->g)), "recurrent states", err));
         s->has_states = true;
     }
     s->in_use = true;
@@ -524,11 +316,12 @@ static bl_code lengthen(bl_kv_seq *s, uint32_t end, bl_err *err) {
     uint64_t need = 0;
     for (uint32_t i = 0; i < p->g.n_layers; i++) {
         uint32_t from = BL_MAX(was, s->first_tile[i]);
-        need += from < end ? (uint64_t)(end - from) * p->classes[p->places[i].class].cost : 0;
+        need += from < end ? (uint64_t)(end - from) * p->places[i].cost : 0;
     }
-    if (need > p->capacity - p->held) {
+    if (need > p->bytes->capacity - p->bytes->held) {
         BL_FAIL(err, BL_ELIMIT, "key/value storage: %llu more bytes are needed, %llu of %llu are in use",
-                (unsigned long long)need, (unsigned long long)p->held, (unsigned long long)p->capacity);
+                (unsigned long long)need, (unsigned long long)p->bytes->held,
+                (unsigned long long)p->bytes->capacity);
     }
     s->end = BL_MAX(was, end);
     for (uint32_t i = 0; i < p->g.n_layers; i++) {

@@ -54,6 +54,8 @@ uint64_t bl_kv_seq_bytes(const bl_kv_geometry *g, uint32_t n_positions);
 bl_code bl_kv_pool_bytes(const bl_kv_geometry *g, uint64_t *ret, bl_err *err) BL_MUST_CHECK;
 /* Bytes of the recurrent states of one sequence; they do not grow with it. */
 uint64_t bl_kv_state_bytes(const bl_kv_geometry *g);
+/* Tables and lists of the pool, at most: used as the tiles are. */
+uint64_t bl_kv_bookkeeping_bytes(const bl_kv_geometry *g);
 /* Bytes one position costs in all layers, before windows cap them. */
 uint64_t bl_kv_bytes_per_token(const bl_kv_geometry *g);
 
