@@ -628,25 +628,44 @@ static void test_victim_is_refunded_and_requeued_in_front(void **state) {
     bl_sched_close(f.s);
 }
 
-/* The rows a victim gives back can be planned anew, those under the cap too. */
-static void test_refunded_prompt_rows_can_be_used(void **state) {
+/* Request 0 decodes; 1, which ranks lowest, and behind it 2 and 3 have prompt left; there is room for 0
+ * and 1. */
+static void begin_with_a_victim(fixture *f) {
+    begin(f, &base_options);
+    add(f, 0, 2, 0);
+    add(f, 1, 1000, -1);
+    step(f, 0);
+    f->r[0].paused = true;
+    add(f, 2, 1000, 0);
+    add(f, 3, 1000, 0);
+    step(f, 0);
+    f->r[0].paused = false;
+    f->capacity = f->used + 1 + 40;
+}
+
+/* Invariant 3: the rows a victim gives back can be planned anew in the same step, ... */
+static void test_refunded_rows_can_be_used(void **state) {
     (void)state;
     fixture f;
-    begin(&f, &base_options);
-    add(&f, 0, 2, 0);
-    add(&f, 1, 1000, -1);
-    step(&f, 0);
-    f.r[0].paused = true;
-    add(&f, 2, 1000, 0);
-    add(&f, 3, 1000, 0);
-    step(&f, 0);
-    f.r[0].paused = false;
-    f.capacity = f.used + 1 + 40; /* for 0 and 1: what 2 gets is at the cost of 1 */
-    plan(&f, 50);
+    begin_with_a_victim(&f);
+    plan(&f, 0); /* 40 of 1 would leave 59 rows: 40 and 19 */
     assert_int_equal(f.plan.n_preempted, 1);
     assert_ptr_equal(f.plan.preempted[0], &f.r[1]);
     assert_int_equal(rows(&f, 0), 1);
     assert_int_equal(rows(&f, 1), 0);
+    assert_int_equal(rows(&f, 2), 40);
+    assert_int_equal(rows(&f, 3), 40);
+    assert_int_equal(f.plan.n_rows, 81);
+    bl_sched_close(f.s);
+}
+
+/* ... those under the cap too. */
+static void test_refunded_rows_are_under_the_cap_again(void **state) {
+    (void)state;
+    fixture f;
+    begin_with_a_victim(&f);
+    plan(&f, 50);
+    assert_int_equal(f.plan.n_preempted, 1);
     assert_int_equal(rows(&f, 2), 10); /* asked for before 1 had to go */
     assert_int_equal(rows(&f, 3), 40);
     assert_int_equal(f.plan.n_prefill_rows, 50);
@@ -1052,7 +1071,8 @@ int main(void) {
         cmocka_unit_test(test_waiting_stripe_shrinks_once_and_gives_up),
         cmocka_unit_test(test_victim_is_lowest_priority_then_youngest),
         cmocka_unit_test(test_victim_is_refunded_and_requeued_in_front),
-        cmocka_unit_test(test_refunded_prompt_rows_can_be_used),
+        cmocka_unit_test(test_refunded_rows_can_be_used),
+        cmocka_unit_test(test_refunded_rows_are_under_the_cap_again),
         cmocka_unit_test(test_requester_that_is_the_victim_stops_the_step),
         cmocka_unit_test(test_no_admission_after_preemption),
         cmocka_unit_test(test_lone_preempted_request_runs_again),
