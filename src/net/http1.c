@@ -198,6 +198,16 @@ static bl_code take_field(bl_http_slice name, bl_http_slice value, bl_http_head 
     if (slice_is(name, "origin")) {
         return keep_one(&ret->origin, value, "Origin", err);
     }
+    if (slice_is(name, "x-darkbloom-first-content-ms")) {
+        return keep_one(&ret->first_content_ms, value, "X-Darkbloom-First-Content-Ms", err);
+    }
+    if (slice_is(
+            name,
+            "x-request-id")) { /* proxies may add their own: no reason to refuse, but neither one is it */
+        ret->request_ids = ret->request_ids || ret->request_id.ptr;
+        ret->request_id = ret->request_ids ? (bl_http_slice){NULL, 0} : value;
+        return BL_OK;
+    }
     if (slice_is(name, "content-length")) {
         if (ret->has_length) {
             BL_FAIL(err, BL_EFORMAT, "Content-Length is given twice");

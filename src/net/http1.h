@@ -58,6 +58,9 @@ typedef struct {
     bool keep_alive;
     bool expect_continue;
     bl_http_slice host, authorization, content_type, origin;
+    bl_http_slice request_id;       /* X-Request-Id; absent too when it is given twice */
+    bool request_ids;               /* it was given twice */
+    bl_http_slice first_content_ms; /* X-Darkbloom-First-Content-Ms, as sent */
 } bl_http_head;
 
 /* Looks at buf[from..n) for the end of a head that starts at buf[0]. Returns the head's length including the

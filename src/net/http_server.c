@@ -84,10 +84,11 @@ struct bl_http_server {
     bool draining;
     uint32_t n_conns;
     uint64_t body_bytes; /* of all bodies that are arriving */
+    uint64_t n_dropped_readers;
     bl_http_exchange *conns;
     lws_sorted_usec_list_t tick;
     atomic_bool quit; /* release in _quit, acquire in _run */
-    atomic_bool wake; /* release in _wake, acquire in the loop */
+    atomic_bool wake; /* acq_rel in _wake, acq_rel in the loop */
 };
 
 void bl_http_server_options_init(bl_http_server_options *o) {
@@ -569,6 +570,7 @@ static void conn_close(bl_http_server *s, struct lws *wsi) {
 
 static void conn_check_deadlines(bl_http_exchange *c, uint64_t now_ns) {
     if (c->write_deadline_ns != 0 && now_ns > c->write_deadline_ns) {
+        c->server->n_dropped_readers++;
         conn_kill(c); /* a reader that takes nothing */
         return;
     }
@@ -652,7 +654,7 @@ static int server_callback(struct lws *wsi, enum lws_callback_reasons reason, vo
         return 0;
     case LWS_CALLBACK_EVENT_WAIT_CANCELLED:
         if (atomic_exchange_explicit(&s->wake, false,
-                                     memory_order_acquire)) { /* pairs with bl_http_server_wake */
+                                     memory_order_acq_rel)) { /* pairs with bl_http_server_wake */
             s->o.handlers.on_wake(s->o.handlers.user);
         }
         return 0;
@@ -787,6 +789,10 @@ uint32_t bl_http_server_busy(const bl_http_server *s) {
     return n;
 }
 
+uint64_t bl_http_server_dropped_readers(const bl_http_server *s) {
+    return s->n_dropped_readers;
+}
+
 void bl_http_server_run(bl_http_server *s) {
     while (!atomic_load_explicit(&s->quit, memory_order_acquire)) { /* pairs with bl_http_server_quit */
         if (lws_service(s->context, 0) < 0) {
@@ -796,8 +802,11 @@ void bl_http_server_run(bl_http_server *s) {
 }
 
 void bl_http_server_wake(bl_http_server *s) {
-    atomic_store_explicit(&s->wake, true, memory_order_release);
-    lws_cancel_service(s->context);
+    /* One system call for all wake-ups that the loop has not seen yet: whoever set the flag makes it, and the
+     * loop clears the flag before it looks at what the callers left. */
+    if (!atomic_exchange_explicit(&s->wake, true, memory_order_acq_rel)) {
+        lws_cancel_service(s->context);
+    }
 }
 
 void bl_http_server_quit(bl_http_server *s) {

@@ -79,6 +79,8 @@ void bl_http_server_drain(bl_http_server *s);
 uint32_t bl_http_server_connections(const bl_http_server *s); /* [loop thread] all open ones */
 uint32_t
 bl_http_server_busy(const bl_http_server *s); /* [loop thread] those with a request or an answer under way */
+uint64_t
+bl_http_server_dropped_readers(const bl_http_server *s); /* [loop thread] by write_timeout_ms, so far */
 /* Closes all connections (on_abort is called for running exchanges). Not while running. */
 void bl_http_server_free(bl_http_server *s);
 

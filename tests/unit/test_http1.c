@@ -67,6 +67,8 @@ static void test_statuses(void **state) {
         {400, "GET / HTTP/1.1\r\n" HOST "nocolon\r\n\r\n"},
         {400, "GET / HTTP/1.1\r\n" HOST ": v\r\n\r\n"},
         {400, "GET / HTTP/1.1\r\n" HOST "Authorization: a\r\nauthorization: b\r\n\r\n"},
+        {400, "GET / HTTP/1.1\r\n" HOST
+              "X-Darkbloom-First-Content-Ms: 1\r\nX-Darkbloom-First-Content-Ms: 2\r\n\r\n"},
         {400, "POST / HTTP/1.1\r\n" HOST "Content-Length: -5\r\n\r\n"},
         {400, "POST / HTTP/1.1\r\n" HOST "Content-Length: +5\r\n\r\n"},
         {400, "POST / HTTP/1.1\r\n" HOST "Content-Length: 5x\r\n\r\n"},
@@ -134,6 +136,18 @@ static void test_fields(void **state) {
     assert_slice(h.origin, "http://o");
     assert_true(h.has_length && h.expect_continue && !h.chunked && !h.keep_alive);
     assert_int_equal(h.content_length, 17);
+
+    assert_int_equal(status_of("GET / HTTP/1.1\r\n" HOST
+                               "X-Request-ID: r-1\r\nx-darkbloom-first-content-ms: 250\r\n\r\n",
+                               &h),
+                     200);
+    assert_slice(h.request_id, "r-1");
+    assert_slice(h.first_content_ms, "250");
+    assert_int_equal(status_of("GET / HTTP/1.1\r\n" HOST
+                               "X-Request-Id: a\r\nX-Request-Id: b\r\nX-Request-Id: c\r\n\r\n",
+                               &h),
+                     200);
+    assert_null(h.request_id.ptr); /* neither of them */
 
     assert_int_equal(status_of("GET http://h:1/p HTTP/1.1\r\n" HOST "\r\n", &h), 200);
     assert_slice(h.path, "/p");
