@@ -124,6 +124,14 @@ static void test_common_fields(void **state) {
         {"stop", TYPE, CHAT(",\"stop\":5")},
         {"stop", TYPE, CHAT(",\"stop\":[5]")},
         {"stop", TYPE, CHAT(",\"stop\":{}")},
+        {NULL, NULL, CHAT(",\"priority\":-10")},
+        {NULL, NULL, CHAT(",\"priority\":null,\"prompt_cache_key\":null")},
+        {"priority", VALUE, CHAT(",\"priority\":11")},
+        {"priority", VALUE, CHAT(",\"priority\":-11")},
+        {"priority", TYPE, CHAT(",\"priority\":1.0")},
+        {"priority", TYPE, CHAT(",\"priority\":\"high\"")},
+        {NULL, NULL, CHAT(",\"prompt_cache_key\":\"\"")},
+        {"prompt_cache_key", TYPE, CHAT(",\"prompt_cache_key\":7")},
         {"stream", TYPE, CHAT(",\"stream\":1")},
         {"stream_options", VALUE, CHAT(",\"stream_options\":{}")},
         {"stream_options", TYPE, CHAT(",\"stream\":true,\"stream_options\":true")},
@@ -292,7 +300,8 @@ static void test_values_arrive(void **state) {
     static const char body[] = CHAT(",\"temperature\":0.25,\"top_p\":0.5,\"top_k\":7,\"min_p\":0.125,"
                                     "\"seed\":-2,\"max_completion_tokens\":9,"
                                     "\"stop\":[\"a\",\"b\"],\"stream\":true,\"stream_options\":{\"include_"
-                                    "usage\":true},\"logprobs\":true,\"top_logprobs\":3");
+                                    "usage\":true},\"logprobs\":true,\"top_logprobs\":3,\"priority\":-3,"
+                                    "\"prompt_cache_key\":\"ck\"");
     bl_openai_request r;
     bl_openai_error e;
     assert_int_equal(bl_openai_parse(BL_OPENAI_CHAT, body, sizeof body - 1, &r, &e), BL_OK);
@@ -306,12 +315,16 @@ static void test_values_arrive(void **state) {
     assert_string_equal(r.stops[1], "b");
     assert_true(r.stream && r.include_usage && r.logprobs);
     assert_int_equal(r.n_top_logprobs, 3);
+    assert_int_equal(r.priority, -3);
+    assert_string_equal(r.prompt_cache_key, "ck");
+    assert_int_equal(r.n_prompt_cache_key, 2);
     bl_openai_request_done(&r);
 
     assert_int_equal(bl_openai_parse(BL_OPENAI_CHAT, CHAT(""), sizeof CHAT("") - 1, &r, &e), BL_OK);
     assert_false(r.has_temperature || r.has_top_p || r.has_top_k || r.has_min_p || r.has_seed ||
                  r.has_max_tokens);
     assert_false(r.stream || r.include_usage || r.logprobs);
+    assert_true(r.priority == 0 && !r.prompt_cache_key);
     assert_int_equal(r.n_stops, 0);
     bl_openai_request_done(&r);
 }
@@ -377,8 +390,17 @@ static void test_errors(void **state) {
         json_decref(v);
         bl_buf_done(&b);
     }
-    /* a message that is cut is cut between characters */
     bl_openai_error e;
+    bl_err busy;
+    (void)bl_err_set(&busy, BL_EBUSY, __FILE__, __LINE__, "9 requests wait");
+    bl_openai_error_from(&busy, &e);
+    assert_string_equal(e.code, "queue_full");
+    (void)bl_err_set(&busy, BL_EBUSY, __FILE__, __LINE__,
+                     "deadline_unreachable: 900 ms are left, 1200 needed");
+    bl_openai_error_from(&busy, &e);
+    assert_string_equal(e.code, "deadline_unreachable");
+    assert_int_equal(e.status, 429);
+    /* a message that is cut is cut between characters */
     char longest[700];
     memset(longest, 'a', sizeof longest);
     for (size_t i = 1; i + 1 < sizeof longest; i += 2) {
@@ -409,7 +431,7 @@ static void test_chat_payloads(void **state) {
     bl_openai_logprobs l;
     bl_openai_logprobs_init(&l, BL_OPENAI_CHAT, 1 << 16);
     add_tokens(&l);
-    const bl_openai_usage u = {3, 4};
+    const bl_openai_usage u = {3, 4, 2};
     assert_int_equal(bl_openai_write_reply(&chat_reply,
                                            &(bl_openai_answer){.text = "hi\n", .n = 3, .logprobs = &l},
                                            "stop", &u, &b, NULL),
@@ -428,7 +450,10 @@ static void test_chat_payloads(void **state) {
     assert_string_equal(json_string_value(json_object_get(second, "token")), "\\xf0\\x9f");
     assert_int_equal(json_integer_value(json_array_get(json_object_get(second, "bytes"), 1)), 0x9f);
     assert_true(json_number_value(json_object_get(second, "logprob")) == -9999.0);
-    assert_int_equal(json_integer_value(json_object_get(json_object_get(v, "usage"), "total_tokens")), 7);
+    const json_t *usage = json_object_get(v, "usage");
+    assert_int_equal(json_integer_value(json_object_get(usage, "total_tokens")), 7);
+    const json_t *details = json_object_get(usage, "prompt_tokens_details");
+    assert_int_equal(json_integer_value(json_object_get(details, "cached_tokens")), 2);
     json_decref(v);
 
     bl_buf_reset(&b);
@@ -480,7 +505,7 @@ static void test_text_payloads(void **state) {
     json_decref(v);
 
     bl_buf_reset(&b);
-    const bl_openai_usage u = {1, 2};
+    const bl_openai_usage u = {1, 2, 0};
     assert_int_equal(
         bl_openai_write_reply(&text_reply, &(bl_openai_answer){.text = "x", .n = 1}, "length", &u, &b, NULL),
         BL_OK);

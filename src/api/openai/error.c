@@ -52,9 +52,12 @@ void bl_openai_error_from(const bl_err *err, bl_openai_error *ret) {
     case BL_ENOTFOUND:
         (void)bl_openai_refuse(ret, 404, NULL, NULL, "%s", err->msg);
         return;
-    case BL_EBUSY:
-        (void)bl_openai_refuse(ret, 429, "queue_full", NULL, "%s", err->msg);
+    case BL_EBUSY: {
+        static const char deadline[] = "deadline_unreachable"; /* as bl_session_submit begins its message */
+        const bool late = strncmp(err->msg, deadline, sizeof deadline - 1) == 0;
+        (void)bl_openai_refuse(ret, 429, late ? deadline : "queue_full", NULL, "%s", err->msg);
         return;
+    }
     case BL_ENOMEM:
         (void)bl_openai_refuse(ret, 503, "out_of_memory", NULL,
                                "the server is out of memory, try again later");

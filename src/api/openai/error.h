@@ -20,7 +20,8 @@ typedef struct {
 bl_code bl_openai_refuse(bl_openai_error *e, int status, const char *code, const char *param, const char *fmt,
                          ...) BL_PRINTF(5, 6);
 
-/* The table from bl_code to HTTP: EINVAL, EFORMAT, ELIMIT, ERANGE, ENOTSUP 400; ENOTFOUND 404; EBUSY 429;
+/* The table from bl_code to HTTP: EINVAL, EFORMAT, ELIMIT, ERANGE, ENOTSUP 400; ENOTFOUND 404; EBUSY 429
+ * (code deadline_unreachable when the message begins with that word, else queue_full);
  * ENOMEM 503; the rest 500, whose message is not passed on to the client. */
 void bl_openai_error_from(const bl_err *err, bl_openai_error *ret);
 

@@ -226,10 +226,11 @@ bl_code bl_openai_write_call(const char *id, const char *name, size_t n_name, co
 }
 
 static bl_code write_usage(const bl_openai_usage *u, bl_buf *ret, bl_err *err) {
-    return bl_buf_printf(ret, err,
-                         "\"usage\":{\"prompt_tokens\":%" PRIu64 ",\"completion_tokens\":%" PRIu64
-                         ",\"total_tokens\":%" PRIu64 "}}",
-                         u->prompt_tokens, u->completion_tokens, u->prompt_tokens + u->completion_tokens);
+    return bl_buf_printf(
+        ret, err,
+        "\"usage\":{\"prompt_tokens\":%" PRIu64 ",\"completion_tokens\":%" PRIu64 ",\"total_tokens\":%" PRIu64
+        ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRIu64 "}}}",
+        u->prompt_tokens, u->completion_tokens, u->prompt_tokens + u->completion_tokens, u->cached_tokens);
 }
 
 bl_code bl_openai_write_usage_chunk(const bl_openai_reply *r, const bl_openai_usage *u, bl_buf *ret,

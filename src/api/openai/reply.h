@@ -21,6 +21,7 @@ typedef struct {
 
 typedef struct {
     uint64_t prompt_tokens, completion_tokens;
+    uint64_t cached_tokens; /* of the prompt: found in the prefix cache */
 } bl_openai_usage;
 
 /* One token with its bytes (which may be part of a character) and alternatives. */

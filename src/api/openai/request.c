@@ -547,6 +547,26 @@ static bl_code parse_chat_fields(const json_t *root, bl_openai_request *r, bl_op
     return BL_OK;
 }
 
+/* How the request is to be served, not what it asks. */
+static bl_code parse_service(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
+    bool has = false;
+    json_int_t x = 0;
+    BL_TRY(get_integer(root, "priority", -BL_OPENAI_MAX_PRIORITY, BL_OPENAI_MAX_PRIORITY, &has, &x, e));
+    r->priority = (int32_t)x;
+    const json_t *v = field(root, "prompt_cache_key");
+    if (v && !json_is_string(v)) {
+        return wrong_type(v, "prompt_cache_key", "a string", e);
+    }
+    if (json_string_length(v) > BL_OPENAI_MAX_CACHE_KEY) {
+        return bl_openai_refuse(e, 400, "invalid_value", "prompt_cache_key",
+                                "'prompt_cache_key' has %zu bytes; at most %d are allowed",
+                                json_string_length(v), BL_OPENAI_MAX_CACHE_KEY);
+    }
+    r->prompt_cache_key = json_string_value(v);
+    r->n_prompt_cache_key = json_string_length(v);
+    return BL_OK;
+}
+
 static bl_code parse_fields(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
     const json_t *model = field(root, "model");
     if (!model) {
@@ -560,6 +580,7 @@ static bl_code parse_fields(const json_t *root, bl_openai_request *r, bl_openai_
     BL_TRY(parse_stream(root, r, e));
     BL_TRY(parse_sampling(root, r, e));
     BL_TRY(parse_logprobs(root, r, e));
+    BL_TRY(parse_service(root, r, e));
     if (r->kind == BL_OPENAI_COMPLETION) {
         return parse_prompt(root, r, e);
     }

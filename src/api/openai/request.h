@@ -22,6 +22,8 @@
 #define BL_OPENAI_MAX_PROMPT_IDS (4u << 20)
 #define BL_OPENAI_MAX_TOP_CHAT   20
 #define BL_OPENAI_MAX_TOP_TEXT   5
+#define BL_OPENAI_MAX_PRIORITY   10
+#define BL_OPENAI_MAX_CACHE_KEY  1024 /* bytes */
 
 typedef enum { BL_OPENAI_CHAT, BL_OPENAI_COMPLETION } bl_openai_kind;
 
@@ -44,6 +46,9 @@ typedef struct {
     uint64_t seed;
     const char *stops[BL_OPENAI_MAX_STOPS];
     size_t n_stops;
+    int32_t priority;             /* -10..10, 0 without */
+    const char *prompt_cache_key; /* borrowed; NULL: none */
+    size_t n_prompt_cache_key;
     bool stream, include_usage;
     bool logprobs;
     uint32_t n_top_logprobs;
