@@ -18,7 +18,7 @@ typedef struct {
     bool local, no_auth, any_host, quiet;
     const char *bind, *api_key, *cors, *name;
     bl_opt_list aliases;
-    uint32_t port, max_queue, max_connections, drain_s;
+    uint32_t port, max_queue, max_connections, alive_s, write_s, drain_s;
 } start_args;
 
 static const bl_opt options[] = {
@@ -45,6 +45,10 @@ static const bl_opt options[] = {
      .doc = "Requests that may wait; more are refused with status 429."},
     {BL_OPT_U32_AT(start_args, max_connections), .name = "max-connections", .arg = "N", .def = "512",
      .min = 1, .max = 16384, .doc = "Connections open at one time; more are refused with status 503."},
+    {BL_OPT_U32_AT(start_args, alive_s), .name = "keep-alive", .arg = "SECONDS", .def = "10", .max = 3600,
+     .doc = "Silence of a stream after which a comment tells the client that it goes on; 0 sends none."},
+    {BL_OPT_U32_AT(start_args, write_s), .name = "write-timeout", .arg = "SECONDS", .def = "60", .min = 1,
+     .max = 3600, .doc = "How long a client may take nothing of what waits for it before it is dropped."},
     {BL_OPT_U32_AT(start_args, drain_s), .name = "drain-timeout", .arg = "SECONDS", .def = "30", .max = 3600,
      .doc = "After Ctrl-C or SIGTERM, how long running answers may take; a second signal ends at once."},
     {BL_OPT_FLAG_AT(start_args, quiet), .name = "quiet", .letter = 'q',
@@ -59,7 +63,7 @@ const bl_command bl_command_start = {
     .usage = "--local --model MODEL [options]",
     .about =
         "Loads a model and serves it: POST /v1/chat/completions and /v1/completions (streaming and whole), "
-        "GET /v1/models, GET /health.\n\n"
+        "GET /v1/models, GET /health, GET /metrics.\n\n"
         "On loopback no key is asked for unless one is given. Requests are answered one at a time, in the "
         "order of their arrival. Ctrl-C lets running answers end.",
     .examples = "  darkbloom start --local --model gemma-3-270m\n"
@@ -250,7 +254,10 @@ static bl_code serve(const start_args *a, signal_watch *w, bl_err *err) {
     o.api_key = a->api_key;
     o.cors = a->cors;
     o.any_host = a->any_host;
+    o.max_concurrent = 1; /* as many as the engine runs */
     o.max_queue = a->max_queue;
+    o.alive_ms = a->alive_s * 1000u;
+    o.write_timeout_ms = a->write_s * 1000u;
     o.max_connections = a->max_connections;
     o.drain_timeout_ms = a->drain_s * 1000u;
     BL_TRY(bl_serve_open(&o, &s, err));

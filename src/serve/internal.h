@@ -9,10 +9,13 @@
 #include "api/openai/request.h"
 #include "chat/stream.h"
 #include "net/http_server.h"
+#include "serve/metrics.h"
 #include "serve/serve.h"
 
 #define BL_SERVE_ID_BYTES    48
 #define BL_SERVE_KEY_HASH    32
+#define BL_SERVE_MAX_ID      64           /* characters of a request id that a client may choose */
+#define BL_SERVE_PULL        64           /* events of one job in a row; then the others have their turn */
 #define BL_SERVE_MAX_REPLY   (128u << 20) /* a whole answer with logprobs; longer ones need "stream" */
 #define BL_SERVE_MAX_DELTA   (1u << 20)   /* text of one step */
 #define BL_SERVE_MAX_PENDING (1u << 16)   /* tokens whose text is still held back */
@@ -22,10 +25,12 @@ typedef enum {
     BL_ROUTE_UNKNOWN,
     BL_ROUTE_ROOT,
     BL_ROUTE_HEALTH,
+    BL_ROUTE_METRICS,
     BL_ROUTE_MODELS,
     BL_ROUTE_MODEL,
     BL_ROUTE_CHAT,
     BL_ROUTE_COMPLETIONS,
+    BL_ROUTE_EMBEDDINGS,
     BL_ROUTE__MAX
 } bl_serve_route;
 
@@ -49,15 +54,18 @@ typedef struct {
 
 typedef struct bl_job {
     struct bl_serve *s;
-    bl_http_exchange *x;        /* [loop thread] NULL when the client left */
-    bl_job_state state;         /* [loop thread] */
-    struct bl_job *prev, *next; /* [loop thread] all jobs of the server */
-    struct bl_job *queue_next;  /* [guarded by s->mu] */
-    atomic_bool cancelled;      /* set by the loop thread, read by the worker: a hint to stop early */
+    bl_http_exchange *x;                    /* [loop thread] NULL when the client left */
+    bl_job_state state;                     /* [loop thread] */
+    struct bl_job *prev, *next;             /* [loop thread] all jobs of the server */
+    struct bl_job *queue_next;              /* [guarded by s->mu] */
+    struct bl_job *ready_prev, *ready_next; /* [guarded by s->ready_mu] */
+    bool is_ready;                          /* [guarded by s->ready_mu] in the list of s */
+    atomic_bool cancelled; /* set by the loop thread, read by the worker: a hint to stop early */
     bl_openai_kind kind;
     bl_serve_route route;
-    uint64_t start_ns;
-    char request_id[BL_SERVE_ID_BYTES], reply_id[BL_SERVE_ID_BYTES];
+    uint64_t start_ns, body_ns; /* the head, and the whole request were there */
+    uint32_t first_content_ms;  /* what the client wants, 0: nothing */
+    char request_id[BL_SERVE_MAX_ID + 1], reply_id[BL_SERVE_ID_BYTES];
     char *body; /* taken from the exchange, freed by the worker */
     size_t n_body;
     uint64_t seed; /* for requests that name none */
@@ -82,6 +90,12 @@ typedef struct bl_job {
     size_t n_pending, cap_pending;
     bl_openai_reply reply;
     uint64_t last_sent_ns;
+    /* for the log and the metrics [loop thread] */
+    uint64_t first_token_ns, last_token_ns; /* 0: none yet */
+    bool waited;  /* for its reader since the last token: the next gap is not the engine's */
+    bool has_end; /* the engine's last word came: queue_ns */
+    uint64_t queue_ns;
+    const char *finish; /* static, NULL: none */
 } bl_job;
 
 struct bl_serve {
@@ -99,7 +113,8 @@ struct bl_serve {
     uint64_t rng; /* [loop thread] ids and seeds */
     /* [loop thread] */
     bl_job *jobs;
-    uint32_t n_jobs; /* preparing or running */
+    uint32_t n_preparing; /* with the workers; behind them the engine counts */
+    bl_metrics metrics;
     double mean_job_s;
     bool draining, forced;
     uint64_t drain_end_ns; /* of the current phase of draining */
@@ -112,27 +127,38 @@ struct bl_serve {
     bl_job *todo_first, *todo_last; /* [guarded by mu] */
     bl_job *done_first, *done_last; /* [guarded by mu] */
     bool workers_stop;              /* [guarded by mu] */
+    /* Jobs whose session has an event: put in by the engine thread (bl_job_notify), taken out by the loop.
+     * ready_mu is the innermost lock: nothing is called under it. */
+    pthread_mutex_t ready_mu;
+    bl_job *ready_first, *ready_last; /* [guarded by ready_mu] */
+    uint32_t n_ready;                 /* [guarded by ready_mu] */
 };
 
 /* serve.c */
 /* Text of n random characters a-z0-9 after prefix. [loop thread] */
 void bl_serve_make_id(bl_serve *s, const char *prefix, char out[BL_SERVE_ID_BYTES]);
+/* The client's X-Request-Id when it is 1 to BL_SERVE_MAX_ID of [A-Za-z0-9_.-], else one of ours. h may be
+ * NULL. [loop thread] */
+void bl_serve_request_id(bl_serve *s, const bl_http_head *h, char out[BL_SERVE_MAX_ID + 1]);
 /* Header lines that every response carries, in out. */
 void bl_serve_headers(bl_serve *s, bl_http_exchange *x, const char *request_id, const char *more, char *out,
                       size_t size);
 void bl_serve_answer_error(bl_serve *s, bl_http_exchange *x, const char *request_id,
                            const bl_openai_error *e);
-void bl_serve_log(const char *request_id, const char *method, bl_serve_route route, int status,
-                  uint64_t start_ns, uint64_t n_prompt, uint64_t n_completion);
+/* One line a request, and its count in the metrics. more: further " key=value" pairs, or "". */
+void bl_serve_log(bl_serve *s, const char *request_id, const char *method, bl_serve_route route, int status,
+                  uint64_t start_ns, const char *more);
 bool bl_serve_knows_model(const bl_serve *s, const char *name);
 
 /* job.c */
-bl_job *bl_job_new(bl_serve *s, bl_http_exchange *x, bl_serve_route route);
+bl_job *bl_job_new(bl_serve *s, bl_http_exchange *x, bl_serve_route route, const char *request_id);
 void bl_job_start(bl_job *job);                          /* the body is there */
 void bl_job_abort(bl_job *job);                          /* the client left */
 void bl_job_fail(bl_job *job, const bl_openai_error *e); /* answers as far as it still can, and frees */
 void bl_job_room(bl_job *job);                           /* the client reads again */
-void bl_jobs_wake(bl_serve *s); /* takes prepared jobs, pulls events of running ones */
+void bl_jobs_wake(bl_serve *s); /* takes prepared jobs, pulls events of those that have some */
+/* [engine thread] The session's notify; user is the job. */
+void bl_job_notify(void *user);
 void bl_jobs_tick(bl_serve *s, uint64_t now_ns);
 bl_code bl_jobs_open(bl_serve *s, bl_err *err) BL_MUST_CHECK; /* starts the workers */
 void bl_jobs_close(bl_serve *s);                              /* joins them, frees what is queued */

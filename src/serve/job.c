@@ -1,5 +1,6 @@
 /* Jobs: from a request's body to the last byte of its answer. The loop thread drives them; prepare.c does the
  * worker's part. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +13,7 @@
 static const char type_sse[] = "text/event-stream; charset=utf-8";
 static const char type_json[] = "application/json";
 
-bl_job *bl_job_new(bl_serve *s, bl_http_exchange *x, bl_serve_route route) {
+bl_job *bl_job_new(bl_serve *s, bl_http_exchange *x, bl_serve_route route, const char *request_id) {
     bl_job *job = bl_alloc(sizeof *job);
     if (!job) {
         return NULL;
@@ -23,7 +24,7 @@ bl_job *bl_job_new(bl_serve *s, bl_http_exchange *x, bl_serve_route route) {
     job->route = route;
     job->kind = route == BL_ROUTE_CHAT ? BL_OPENAI_CHAT : BL_OPENAI_COMPLETION;
     job->start_ns = bl_clock_mono_ns();
-    bl_serve_make_id(s, "req_", job->request_id);
+    (void)snprintf(job->request_id, sizeof job->request_id, "%s", request_id);
     bl_serve_make_id(s, job->kind == BL_OPENAI_CHAT ? "chatcmpl-" : "cmpl-", job->reply_id);
     job->seed = bl_rng_next(&s->rng);
     bl_buf_init(&job->delta, BL_SERVE_MAX_DELTA);
@@ -41,6 +42,61 @@ bl_job *bl_job_new(bl_serve *s, bl_http_exchange *x, bl_serve_route route) {
     return job;
 }
 
+/* ---- the list of jobs with events ---- */
+
+static void ready_unlink_locked(bl_job *job) {
+    bl_serve *s = job->s;
+    *(job->ready_prev ? &job->ready_prev->ready_next : &s->ready_first) = job->ready_next;
+    *(job->ready_next ? &job->ready_next->ready_prev : &s->ready_last) = job->ready_prev;
+    job->ready_prev = job->ready_next = NULL;
+    job->is_ready = false;
+    s->n_ready--;
+}
+
+static void ready_remove(bl_job *job) {
+    pthread_mutex_lock(&job->s->ready_mu);
+    if (job->is_ready) {
+        ready_unlink_locked(job);
+    }
+    pthread_mutex_unlock(&job->s->ready_mu);
+}
+
+/* The first of the list, off it; NULL when there is none. */
+static bl_job *ready_pop(bl_serve *s) {
+    pthread_mutex_lock(&s->ready_mu);
+    bl_job *job = s->ready_first;
+    if (job) {
+        ready_unlink_locked(job);
+    }
+    pthread_mutex_unlock(&s->ready_mu);
+    return job;
+}
+
+static uint32_t ready_count(bl_serve *s) {
+    pthread_mutex_lock(&s->ready_mu);
+    uint32_t n = s->n_ready;
+    pthread_mutex_unlock(&s->ready_mu);
+    return n;
+}
+
+void bl_job_notify(void *user) {
+    bl_job *job = user;
+    bl_serve *s = job->s;
+    pthread_mutex_lock(&s->ready_mu);
+    const bool first = s->n_ready == 0;
+    if (!job->is_ready) {
+        job->is_ready = true;
+        job->ready_prev = s->ready_last;
+        *(s->ready_last ? &s->ready_last->ready_next : &s->ready_first) = job;
+        s->ready_last = job;
+        s->n_ready++;
+    }
+    pthread_mutex_unlock(&s->ready_mu);
+    if (first) { /* otherwise a wake-up is under way: bl_jobs_wake leaves no list behind without one */
+        bl_http_server_wake(s->http);
+    }
+}
+
 /* Takes the job off the server's list and gives everything back. Not while a worker has it. */
 static void job_free(bl_job *job) {
     bl_serve *s = job->s;
@@ -52,10 +108,8 @@ static void job_free(bl_job *job) {
     if (job->next) {
         job->next->prev = job->prev;
     }
-    if (job->state != JOB_READING) {
-        s->n_jobs--;
-    }
-    bl_session_free(job->session);
+    bl_session_free(job->session); /* no notify after it */
+    ready_remove(job);
     bl_stream_free(job->stream);
     bl_parser_free(job->parser);
     bl_free(job->body);
@@ -69,17 +123,43 @@ static void job_free(bl_job *job) {
     bl_free(job);
 }
 
-static void log_job(const bl_job *job, int status) {
-    bl_serve_log(job->request_id, "POST", job->route, status, job->start_ns, job->n_prompt,
-                 job->n_completion);
+#define MS(ns) ((double)(ns) / 1e6)
+
+/* What is not known yet is left out. */
+static void log_job(const bl_job *job, int status, const char *stage) {
+    char more[320], part[48];
+    (void)snprintf(more, sizeof more, " prompt_tokens=%u completion_tokens=%" PRIu64, job->n_prompt,
+                   job->n_completion);
+    const struct {
+        bool known;
+        const char *name;
+        double ms;
+    } times[] = {{job->has_end, "queue_ms", MS(job->queue_ns)},
+                 {job->first_token_ns > 0, "ttft_ms", MS(job->first_token_ns - job->body_ns)}};
+    for (size_t i = 0; i < BL_COUNTOF(times); i++) {
+        if (times[i].known) {
+            (void)snprintf(part, sizeof part, " %s=%.1f", times[i].name, times[i].ms);
+            (void)strncat(more, part, sizeof more - strlen(more) - 1);
+        }
+    }
+    const struct { const char *name, *value; } words[] = {{"finish", job->finish}, {"cancelled_in", stage}};
+    for (size_t i = 0; i < BL_COUNTOF(words); i++) {
+        if (words[i].value) {
+            (void)snprintf(part, sizeof part, " %s=%s", words[i].name, words[i].value);
+            (void)strncat(more, part, sizeof more - strlen(more) - 1);
+        }
+    }
+    bl_serve_log(job->s, job->request_id, "POST", job->route, status, job->start_ns, more);
 }
 
 /* The answer is on its way: the exchange goes back to the HTTP server. */
 static void job_finish(bl_job *job, int status) {
-    log_job(job, status);
+    bl_serve *s = job->s;
+    log_job(job, status, NULL);
     if (status == 200) {
         double seconds = (double)(bl_clock_mono_ns() - job->start_ns) / 1e9;
-        job->s->mean_job_s += (seconds - job->s->mean_job_s) * 0.2;
+        s->mean_job_s += (seconds - s->mean_job_s) * 0.2;
+        bl_metrics_observe(&s->metrics.duration, seconds);
     }
     job->x = NULL;
     job_free(job);
@@ -117,7 +197,11 @@ static void fail_with(bl_job *job, const bl_err *err) {
 }
 
 void bl_job_abort(bl_job *job) {
-    log_job(job, 499); /* nginx's number for "client closed request" */
+    const bl_metrics_stage stage = job->state != JOB_RUNNING  ? BL_STAGE_PRE_ENGINE
+                                   : job->first_token_ns == 0 ? BL_STAGE_PREFILL
+                                                              : BL_STAGE_DECODE;
+    job->s->metrics.cancelled[stage]++;
+    log_job(job, 499, bl_metrics_stage_name(stage)); /* nginx's number for "client closed request" */
     job->x = NULL;
     if (job->state == JOB_PREPARING) {
         atomic_store_explicit(&job->cancelled, true, memory_order_relaxed);
@@ -155,14 +239,19 @@ void bl_job_start(bl_job *job) {
     bl_buf *body = bl_http_exchange_body(job->x);
     job->n_body = body->len;
     job->body = bl_buf_steal(body);
-    if (s->n_jobs > s->o.max_queue) { /* one runs, max_queue wait */
+    job->body_ns = bl_clock_mono_ns();
+    /* The engine's queue decides, at submit. This bound is for those on the way to it, who are no more than
+     * it could take. Jobs behind the engine are not counted: a reader that does not read costs nobody's
+     * place. */
+    if (s->n_preparing >= s->o.max_concurrent + s->o.max_queue) {
         bl_openai_error e;
-        (void)bl_openai_refuse(&e, 429, "queue_full", NULL, "the queue is full: %u requests wait, %u may",
-                               s->n_jobs - 1, s->o.max_queue);
+        (void)bl_openai_refuse(&e, 429, "queue_full", NULL,
+                               "the queue is full: %u requests are on the way to it, %u may", s->n_preparing,
+                               s->o.max_concurrent + s->o.max_queue);
         bl_job_fail(job, &e);
         return;
     }
-    s->n_jobs++;
+    s->n_preparing++;
     job->state = JOB_PREPARING;
     pthread_mutex_lock(&s->mu);
     queue_push(&s->todo_first, &s->todo_last, job);
@@ -412,7 +501,8 @@ static bl_code complete(bl_job *job, const char *finish, bool stopped, bl_err *e
     if (bl_parser_n_calls(job->parser) > 0 && strcmp(finish, "stop") == 0) {
         finish = "tool_calls";
     }
-    bl_openai_usage usage = {job->n_prompt, job->n_completion};
+    job->finish = finish;
+    bl_openai_usage usage = {job->n_prompt, job->n_completion, 0};
     if (job->req.stream) {
         return end_stream(job, finish, &usage, err);
     }
@@ -440,10 +530,22 @@ static void complete_job(bl_job *job, const char *finish, bool stopped) {
     }
 }
 
+static void time_token(bl_job *job) {
+    const uint64_t now_ns = bl_clock_mono_ns();
+    if (job->first_token_ns == 0) {
+        job->first_token_ns = now_ns;
+        bl_metrics_observe(&job->s->metrics.ttft, (double)(now_ns - job->body_ns) / 1e9);
+    } else if (!job->waited) {
+        bl_metrics_observe(&job->s->metrics.token_gap, (double)(now_ns - job->last_token_ns) / 1e9);
+    }
+    job->last_token_ns = now_ns;
+}
+
 /* False when the job is gone. */
 static bool take_token(bl_job *job, const bl_event *ev) {
     bl_err err;
     job->n_completion++;
+    time_token(job);
     if (ev->is_stop && !is_marker(job, ev->id)) {
         return true; /* counted, not shown; FINISHED follows */
     }
@@ -473,10 +575,34 @@ static bool take_token(bl_job *job, const bl_event *ev) {
     return true;
 }
 
-/* Pulls events while the client has room for what they give. */
+/* The engine's last event. */
+static void take_end(bl_job *job, const bl_event *ev) {
+    if (ev->kind == BL_EVENT_FAILED) {
+        fail_with(job, &ev->err);
+        return;
+    }
+    job->has_end = true;
+    job->queue_ns = ev->queue_ns;
+    bl_metrics_observe(&job->s->metrics.queue, (double)ev->queue_ns / 1e9);
+    if (ev->finish == BL_FINISH_CANCELLED) {
+        bl_openai_error e;
+        (void)bl_openai_refuse(&e, 503, "shutting_down", NULL, "the server is shutting down");
+        bl_job_fail(job, &e);
+    } else {
+        complete_job(job, ev->finish == BL_FINISH_STOP ? "stop" : "length", false);
+    }
+}
+
+/* Pulls events while the client has room for what they give. A job with more than its turn's worth goes to
+ * the end of the list. */
 static void pump(bl_job *job) {
-    for (;;) {
+    for (uint32_t n = 0;; n++) {
         if (job->req.stream && !bl_http_has_room(job->x)) {
+            job->waited = true;
+            return; /* bl_job_room follows */
+        }
+        if (n == BL_SERVE_PULL) {
+            bl_job_notify(job);
             return;
         }
         bl_event ev;
@@ -487,24 +613,16 @@ static void pump(bl_job *job) {
             return;
         }
         if (!got) {
+            job->waited = false; /* the reader is as far as the engine */
             return;
         }
-        if (ev.kind == BL_EVENT_TOKEN) {
-            if (!take_token(job, &ev)) {
-                return;
-            }
-            continue;
+        if (ev.kind != BL_EVENT_TOKEN) {
+            take_end(job, &ev);
+            return;
         }
-        if (ev.kind == BL_EVENT_FAILED) {
-            fail_with(job, &ev.err);
-        } else if (ev.finish == BL_FINISH_CANCELLED) {
-            bl_openai_error e;
-            (void)bl_openai_refuse(&e, 503, "shutting_down", NULL, "the server is shutting down");
-            bl_job_fail(job, &e);
-        } else {
-            complete_job(job, ev.finish == BL_FINISH_STOP ? "stop" : "length", false);
+        if (!take_token(job, &ev)) {
+            return;
         }
-        return;
     }
 }
 
@@ -532,6 +650,7 @@ static bl_code begin_stream(bl_job *job, bl_err *err) {
 /* A job comes back from its worker. */
 static void job_prepared(bl_job *job) {
     job->state = JOB_RUNNING;
+    job->s->n_preparing--;
     if (!job->x) {
         if (job->session) {
             bl_session_cancel(job->session);
@@ -572,20 +691,31 @@ void bl_jobs_wake(bl_serve *s) {
         }
         job_prepared(job);
     }
-    for (bl_job *job = s->jobs, *next; job; job = next) {
-        next = job->next;
-        if (job->state == JOB_RUNNING) {
+    /* Only those that have something, and each once: who has more comes again with the next wake-up, after
+     * the sockets had their turn. */
+    s->metrics.n_wakes++;
+    for (uint32_t n = ready_count(s); n > 0; n--) {
+        bl_job *job = ready_pop(s);
+        if (!job) {
+            break;
+        }
+        s->metrics.n_pulls++;
+        if (job->state == JOB_RUNNING) { /* else its session is still coming back from the worker */
             pump(job);
         }
+    }
+    if (ready_count(s) > 0) {
+        bl_http_server_wake(s->http);
     }
 }
 
 void bl_jobs_tick(bl_serve *s, uint64_t now_ns) {
-    for (bl_job *job = s->jobs; job; job = job->next) {
+    for (bl_job *job = s->jobs; job && s->o.alive_ms > 0; job = job->next) {
         if (job->begun && now_ns - job->last_sent_ns > (uint64_t)s->o.alive_ms * 1000000u &&
             bl_http_has_room(job->x)) {
             (void)!bl_http_send(job->x, BL_OPENAI_SSE_ALIVE, sizeof BL_OPENAI_SSE_ALIVE - 1, NULL);
             job->last_sent_ns = now_ns;
+            s->metrics.n_keep_alives++;
         }
     }
 }

@@ -8,11 +8,6 @@
 /* A body holds at most one token a byte. */
 #define MAX_PROMPT_TOKENS (17u << 20)
 
-static void wake_loop(void *user) {
-    bl_serve *s = user;
-    bl_http_server_wake(s->http);
-}
-
 /* What the request adds to the template's variables. An effort means what the template can do with it: its
  * own variable, else the thinking switch, else nothing but "none". */
 static bl_code template_variables(const bl_job *job, const bl_openai_request *q, json_t **ret,
@@ -137,8 +132,8 @@ static bl_code submit(bl_job *job, const bl_openai_request *q, const bl_ids *ids
     r.sampling = choose_sampling(job, q);
     r.logprobs = q->logprobs;
     r.n_top_logprobs = q->n_top_logprobs;
-    r.notify = wake_loop;
-    r.notify_user = job->s;
+    r.notify = bl_job_notify;
+    r.notify_user = job;
     if (bl_session_submit(m->engine, &r, &job->session, &err) != BL_OK) {
         bl_openai_error_from(&err, e);
         return BL_EINVAL;
@@ -207,6 +202,7 @@ void bl_job_prepare(bl_job *job) {
     job->req.template_kwargs = NULL;
     job->req.reasoning_effort = NULL;
     job->req.prompt = NULL;
+    job->req.prompt_cache_key = NULL;
     job->req.n_stops = 0;
     bl_ids_init(&job->req.prompt_ids, 0);
 }

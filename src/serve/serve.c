@@ -15,7 +15,8 @@
 #include "base/rng.h"
 #include "serve/internal.h"
 
-#define FORCED_FLUSH_MS 1000u /* for the last bytes after a forced end */
+#define FORCED_FLUSH_MS      1000u    /* for the last bytes after a forced end */
+#define MAX_FIRST_CONTENT_MS 3600000u /* an hour */
 
 static const char type_json[] = "application/json";
 
@@ -27,16 +28,27 @@ static const struct {
     [BL_ROUTE_UNKNOWN] = {"-", "", false, false},
     [BL_ROUTE_ROOT] = {"/", "GET, HEAD", true, false},
     [BL_ROUTE_HEALTH] = {"/health", "GET, HEAD", true, false},
+    [BL_ROUTE_METRICS] = {"/metrics", "GET, HEAD", true, false},
     [BL_ROUTE_MODELS] = {"/v1/models", "GET, HEAD", true, false},
     [BL_ROUTE_MODEL] = {"/v1/models/{id}", "GET, HEAD", true, false},
     [BL_ROUTE_CHAT] = {"/v1/chat/completions", "POST", false, true},
     [BL_ROUTE_COMPLETIONS] = {"/v1/completions", "POST", false, true},
+    [BL_ROUTE_EMBEDDINGS] = {"/v1/embeddings", "POST", false, true},
 };
+
+/* Other names of the same things. */
+static const struct {
+    const char *path;
+    bl_serve_route route;
+} aliases[] = {{"/v1/health", BL_ROUTE_HEALTH},      {"/models", BL_ROUTE_MODELS},
+               {"/chat/completions", BL_ROUTE_CHAT}, {"/completions", BL_ROUTE_COMPLETIONS},
+               {"/embeddings", BL_ROUTE_EMBEDDINGS}, {"/embedding", BL_ROUTE_EMBEDDINGS}};
 
 void bl_serve_options_init(bl_serve_options *o) {
     memset(o, 0, sizeof *o);
     o->bind = "127.0.0.1";
     o->port = 8000;
+    o->max_concurrent = 4;
     o->max_queue = 32;
     o->n_workers = 2;
     o->max_connections = 512;
@@ -53,6 +65,21 @@ void bl_serve_make_id(bl_serve *s, const char *prefix, char out[BL_SERVE_ID_BYTE
         out[n + i] = letters[bl_rng_next(&s->rng) % (sizeof letters - 1)];
     }
     out[n + 24] = '\0';
+}
+
+void bl_serve_request_id(bl_serve *s, const bl_http_head *h, char out[BL_SERVE_MAX_ID + 1]) {
+    static const char good[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
+    const bl_http_slice id = h ? h->request_id : (bl_http_slice){NULL, 0};
+    bool sane = id.ptr && id.len >= 1 && id.len <= BL_SERVE_MAX_ID;
+    for (size_t i = 0; sane && i < id.len; i++) {
+        sane = memchr(good, id.ptr[i], sizeof good - 1) != NULL;
+    }
+    if (sane) {
+        memcpy(out, id.ptr, id.len);
+        out[id.len] = '\0';
+    } else {
+        bl_serve_make_id(s, "req_", out);
+    }
 }
 
 void bl_serve_headers(bl_serve *s, bl_http_exchange *x, const char *request_id, const char *more, char *out,
@@ -76,7 +103,7 @@ void bl_serve_answer_error(bl_serve *s, bl_http_exchange *x, const char *request
                            const bl_openai_error *e) {
     char headers[1024], more[160] = "";
     if (e->status == 429) {
-        double wait_s = ceil(s->mean_job_s);
+        double wait_s = ceil(s->mean_job_s / BL_MAX(s->o.max_concurrent, 1u)); /* until one of them ends */
         (void)snprintf(more, sizeof more, "Retry-After: %u\r\n", (unsigned)BL_MIN(BL_MAX(wait_s, 1.0), 60.0));
     } else if (e->status == 503) {
         (void)snprintf(more, sizeof more, "Retry-After: 1\r\n");
@@ -99,12 +126,11 @@ void bl_serve_answer_error(bl_serve *s, bl_http_exchange *x, const char *request
     bl_buf_done(&body);
 }
 
-void bl_serve_log(const char *request_id, const char *method, bl_serve_route route, int status,
-                  uint64_t start_ns, uint64_t n_prompt, uint64_t n_completion) {
-    bl_log(BL_LOG_INFO, "serve", "request",
-           "id=%s method=%s route=%s status=%d ms=%.1f prompt_tokens=%" PRIu64 " completion_tokens=%" PRIu64,
-           request_id, method, routes[route].path, status, (double)(bl_clock_mono_ns() - start_ns) / 1e6,
-           n_prompt, n_completion);
+void bl_serve_log(bl_serve *s, const char *request_id, const char *method, bl_serve_route route, int status,
+                  uint64_t start_ns, const char *more) {
+    bl_metrics_request(&s->metrics, route, status);
+    bl_log(BL_LOG_INFO, "serve", "request", "id=%s method=%s route=%s status=%d ms=%.1f%s", request_id,
+           method, routes[route].path, status, (double)(bl_clock_mono_ns() - start_ns) / 1e6, more);
 }
 
 bool bl_serve_knows_model(const bl_serve *s, const char *name) {
@@ -124,6 +150,11 @@ static bl_serve_route find_route(bl_http_slice path) {
     for (unsigned r = BL_ROUTE_ROOT; r < BL_ROUTE__MAX; r++) {
         if (r != BL_ROUTE_MODEL && slice_is(path, routes[r].path)) {
             return (bl_serve_route)r;
+        }
+    }
+    for (size_t i = 0; i < BL_COUNTOF(aliases); i++) {
+        if (slice_is(path, aliases[i].path)) {
+            return aliases[i].route;
         }
     }
     size_t n = sizeof models - 1;
@@ -208,6 +239,26 @@ static bl_code check_content_type(const bl_http_head *h, bl_openai_error *e) {
     return bl_openai_refuse(e, 415, "unsupported_media_type", NULL, "Content-Type must be application/json");
 }
 
+/* X-Darkbloom-First-Content-Ms; 0 when it is absent. */
+static bl_code read_first_content(const bl_http_head *h, uint32_t *ret, bl_openai_error *e) {
+    static const char name[] = "X-Darkbloom-First-Content-Ms";
+    const bl_http_slice v = h->first_content_ms;
+    uint32_t ms = 0;
+    for (size_t i = 0; i < v.len; i++) {
+        if (v.ptr[i] < '0' || v.ptr[i] > '9' || v.len > 7) {
+            return bl_openai_refuse(e, 400, "invalid_value", name,
+                                    "'%s' is not an integer of at most 7 digits", name);
+        }
+        ms = ms * 10 + (uint32_t)(v.ptr[i] - '0');
+    }
+    if (v.ptr && (ms < 1 || ms > MAX_FIRST_CONTENT_MS)) {
+        return bl_openai_refuse(e, 400, "invalid_value", name, "'%s' is %u; allowed are 1 to %u", name, ms,
+                                MAX_FIRST_CONTENT_MS);
+    }
+    *ret = ms;
+    return BL_OK;
+}
+
 static bl_code check_head(const bl_serve *s, const bl_http_head *h, bl_serve_route route,
                           bl_openai_error *e) {
     if (route == BL_ROUTE_UNKNOWN) {
@@ -226,6 +277,10 @@ static bl_code check_head(const bl_serve *s, const bl_http_head *h, bl_serve_rou
                                 h->authorization.ptr
                                     ? "the API key is not right"
                                     : "an API key is needed: send 'Authorization: Bearer KEY'");
+    }
+    if (route == BL_ROUTE_EMBEDDINGS) {
+        return bl_openai_refuse(e, 400, "embeddings_not_configured", NULL,
+                                "this server serves a language model and makes no embeddings");
     }
     if (routes[route].post) {
         if (!h->has_length && !h->chunked) {
@@ -246,22 +301,31 @@ static bl_openai_model describe_model(const bl_serve *s) {
 static bl_code write_health(bl_serve *s, bl_buf *b, bl_err *err) {
     bl_engine_stats st;
     bl_engine_get_stats(s->model.engine, &st);
-    uint32_t preparing = 0;
-    for (const bl_job *job = s->jobs; job; job = job->next) {
-        preparing += job->state == JOB_PREPARING;
-    }
     BL_TRY(bl_buf_printf(b, err, "{\"status\":\"%s\",\"model\":", s->draining ? "draining" : "ok"));
     bl_openai_model m = describe_model(s);
     BL_TRY(bl_openai_write_model(&m, b, err));
     return bl_buf_printf(
         b, err,
-        ",\"queue\":{\"preparing\":%u,\"waiting\":%u,\"running\":%u,\"max_waiting\":%u},\"connections\":%u,"
+        ",\"queue\":{\"preparing\":%u,\"waiting\":%u,\"running\":%u,\"max_waiting\":%u,\"max_running\":%u},"
+        "\"connections\":%u,"
         "\"requests\":{\"finished\":%" PRIu64 ",\"failed\":%" PRIu64 ",\"cancelled\":%" PRIu64 "},"
         "\"tokens\":{\"prompt\":%" PRIu64 ",\"output\":%" PRIu64 "},\"uptime_s\":%" PRIu64
         ",\"version\":\"%s\"}",
-        preparing, st.waiting, st.running, s->o.max_queue, bl_http_server_connections(s->http), st.n_finished,
-        st.n_failed, st.n_cancelled, st.n_prompt_tokens, st.n_output_tokens,
-        (bl_clock_mono_ns() - s->start_ns) / 1000000000u, bl_version());
+        s->n_preparing, st.waiting, st.running, s->o.max_queue, s->o.max_concurrent,
+        bl_http_server_connections(s->http), st.n_finished, st.n_failed, st.n_cancelled, st.n_prompt_tokens,
+        st.n_output_tokens, (bl_clock_mono_ns() - s->start_ns) / 1000000000u, bl_version());
+}
+
+static bl_code write_metrics(bl_serve *s, bl_buf *b, bl_err *err) {
+    bl_metrics_view v = {.version = bl_version(),
+                         .model = s->model.model_id,
+                         .start_s = (uint64_t)s->created,
+                         .preparing = s->n_preparing,
+                         .connections = bl_http_server_connections(s->http),
+                         .dropped_readers = bl_http_server_dropped_readers(s->http),
+                         .resident_bytes = bl_metrics_resident_bytes()};
+    bl_engine_get_stats(s->model.engine, &v.engine);
+    return bl_metrics_write(&s->metrics, &v, b, err);
 }
 
 static bl_code write_root(bl_serve *s, bl_buf *b, bl_err *err) {
@@ -271,7 +335,7 @@ static bl_code write_root(bl_serve *s, bl_buf *b, bl_err *err) {
         "  base_url  http://HOST:%u/v1\n"
         "  model     %s\n"
         "  api_key   %s\n\n"
-        "  POST /v1/chat/completions   POST /v1/completions   GET /v1/models   GET /health\n\n"
+        "  POST /v1/chat/completions   POST /v1/completions   GET /v1/models   GET /health   GET /metrics\n\n"
         "  curl http://HOST:%u/v1/chat/completions -H 'Content-Type: application/json' \\\n"
         "    -d '{\"model\": \"%s\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n",
         bl_version(), (unsigned)bl_serve_port(s), s->model.model_id,
@@ -287,6 +351,8 @@ static bl_code write_get(bl_serve *s, const bl_http_head *h, bl_serve_route rout
         rc = write_root(s, b, &err);
     } else if (route == BL_ROUTE_HEALTH) {
         rc = write_health(s, b, &err);
+    } else if (route == BL_ROUTE_METRICS) {
+        rc = write_metrics(s, b, &err);
     } else if (route == BL_ROUTE_MODELS) {
         rc = bl_openai_write_model_list(&m, 1, b, &err);
     } else {
@@ -310,7 +376,7 @@ static void answer_get(bl_serve *s, bl_http_exchange *x, const char *request_id,
                        int *ret_status) {
     bl_openai_error e;
     bl_buf body;
-    bl_buf_init(&body, 65536);
+    bl_buf_init(&body, BL_METRICS_MAX_BYTES);
     if (write_get(s, bl_http_exchange_head(x), route, &body, &e) != BL_OK) {
         *ret_status = e.status;
         bl_serve_answer_error(s, x, request_id, &e);
@@ -318,47 +384,65 @@ static void answer_get(bl_serve *s, bl_http_exchange *x, const char *request_id,
         char headers[1024];
         *ret_status = 200;
         bl_serve_headers(s, x, request_id, "Cache-Control: no-store\r\n", headers, sizeof headers);
-        bl_http_respond(x, 200, route == BL_ROUTE_ROOT ? "text/plain; charset=utf-8" : type_json, headers,
-                        bl_buf_str(&body), body.len);
+        const char *type = route == BL_ROUTE_ROOT      ? "text/plain; charset=utf-8"
+                           : route == BL_ROUTE_METRICS ? "text/plain; version=0.0.4; charset=utf-8"
+                                                       : type_json;
+        bl_http_respond(x, 200, type, headers, bl_buf_str(&body), body.len);
     }
     bl_buf_done(&body);
 }
 
-static void on_head(void *user, bl_http_exchange *x) {
-    bl_serve *s = user;
+/* Answers a request that has no job. */
+static int answer_head(bl_serve *s, bl_http_exchange *x, const char *id, bl_serve_route route) {
     const bl_http_head *h = bl_http_exchange_head(x);
-    uint64_t start_ns = bl_clock_mono_ns();
-    bl_serve_route route = find_route(h->path);
-    const char *method = bl_http_method_name(h->method);
     bl_openai_error e;
-    char id[BL_SERVE_ID_BYTES];
-    int status = 204;
     if (h->method == BL_HTTP_OPTIONS && s->cors[0]) {
         char headers[1024];
-        bl_serve_make_id(s, "req_", id);
         bl_serve_headers(
             s, x, id,
             "Access-Control-Allow-Methods: GET, HEAD, POST, OPTIONS\r\n"
             "Access-Control-Allow-Headers: authorization, content-type, *\r\nAccess-Control-Max-Age: 600\r\n",
             headers, sizeof headers);
         bl_http_respond(x, 204, NULL, headers, NULL, 0);
-    } else if (check_head(s, h, route, &e) != BL_OK) {
-        bl_serve_make_id(s, "req_", id);
+        return 204;
+    }
+    if (check_head(s, h, route, &e) == BL_OK && routes[route].get) {
+        int status = 0;
+        answer_get(s, x, id, route, &status);
+        return status;
+    }
+    bl_serve_answer_error(s, x, id, &e);
+    return e.status;
+}
+
+static void on_head(void *user, bl_http_exchange *x) {
+    bl_serve *s = user;
+    const bl_http_head *h = bl_http_exchange_head(x);
+    const bl_serve_route route = find_route(h->path);
+    const char *method = bl_http_method_name(h->method);
+    uint64_t start_ns = bl_clock_mono_ns();
+    uint32_t first_content_ms = 0;
+    bl_openai_error e;
+    char id[BL_SERVE_MAX_ID + 1];
+    int status = 0;
+    bl_serve_request_id(s, h, id);
+    if (!routes[route].post || h->method != BL_HTTP_POST || check_head(s, h, route, &e) != BL_OK) {
+        status = answer_head(s, x, id, route);
+    } else if (read_first_content(h, &first_content_ms, &e) != BL_OK) {
         status = e.status;
         bl_serve_answer_error(s, x, id, &e);
-    } else if (routes[route].get) {
-        bl_serve_make_id(s, "req_", id);
-        answer_get(s, x, id, route, &status);
-    } else if (bl_job_new(s, x, route)) {
-        return; /* the body comes */
     } else {
-        bl_serve_make_id(s, "req_", id);
+        bl_job *job = bl_job_new(s, x, route, id);
+        if (job) {
+            job->first_content_ms = first_content_ms;
+            return; /* the body comes */
+        }
         status = 503;
         (void)bl_openai_refuse(&e, 503, "out_of_memory", NULL,
                                "the server is out of memory, try again later");
         bl_serve_answer_error(s, x, id, &e);
     }
-    bl_serve_log(id, method, route, status, start_ns, 0, 0);
+    bl_serve_log(s, id, method, route, status, start_ns, "");
 }
 
 static void on_request(void *user, bl_http_exchange *x) {
@@ -386,17 +470,17 @@ static void on_abort(void *user, bl_http_exchange *x) {
 static void on_reject(void *user, bl_http_exchange *x, int status, const char *message) {
     bl_serve *s = user;
     bl_openai_error e;
-    char id[BL_SERVE_ID_BYTES];
+    char id[BL_SERVE_MAX_ID + 1];
     const bl_http_head *h = bl_http_exchange_head(x);
-    bl_serve_make_id(s, "req_", id);
+    bl_serve_request_id(s, h, id);
     const char *code = status == 413   ? "body_too_large"
                        : status == 408 ? "timeout"
                        : status == 503 ? "overloaded"
                                        : "invalid_http";
     (void)bl_openai_refuse(&e, status, code, NULL, "%s", message);
     bl_serve_answer_error(s, x, id, &e);
-    bl_serve_log(id, h ? bl_http_method_name(h->method) : "-", h ? find_route(h->path) : BL_ROUTE_UNKNOWN,
-                 status, bl_clock_mono_ns(), 0, 0);
+    bl_serve_log(s, id, h ? bl_http_method_name(h->method) : "-", h ? find_route(h->path) : BL_ROUTE_UNKNOWN,
+                 status, bl_clock_mono_ns(), "");
 }
 
 static void cut_short(bl_serve *s) {
@@ -492,6 +576,12 @@ bl_code bl_serve_open(const bl_serve_options *o, bl_serve **ret, bl_err *err) {
         BL_FAIL(err, BL_ENOMEM, "no memory for the server");
     }
     pthread_mutex_init(&s->mu, NULL);
+    pthread_mutex_init(&s->ready_mu, NULL);
+    const char *names[BL_ROUTE__MAX];
+    for (unsigned r = 0; r < BL_ROUTE__MAX; r++) {
+        names[r] = routes[r].path;
+    }
+    bl_metrics_init(&s->metrics, names, BL_ROUTE__MAX);
     pthread_cond_init(&s->has_work, NULL);
     bl_code rc = take_options(s, o, err);
     if (rc == BL_OK) {
@@ -563,6 +653,7 @@ void bl_serve_free(bl_serve *s) {
     bl_jobs_close(s);
     bl_http_server_free(s->http);
     pthread_cond_destroy(&s->has_work);
+    pthread_mutex_destroy(&s->ready_mu);
     pthread_mutex_destroy(&s->mu);
     sodium_memzero(s->key_hash, sizeof s->key_hash);
     bl_free(s);

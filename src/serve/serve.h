@@ -23,11 +23,11 @@ typedef struct {
     const char *cors;    /* allowed browser origin, "*" for all, NULL for none */
     bool any_host; /* without a key: accept any Host (the bind is public on purpose) instead of loopback names
                       only */
-    uint32_t max_queue; /* requests waiting beside the running one */
+    uint32_t max_concurrent, max_queue; /* as the engine was opened: those that run and those that wait */
     uint32_t n_workers;
     uint32_t max_connections;
-    uint32_t drain_timeout_ms;                  /* running answers get this long after bl_serve_stop */
-    uint32_t alive_ms;                          /* silence of a stream after which a comment is sent */
+    uint32_t drain_timeout_ms; /* running answers get this long after bl_serve_stop */
+    uint32_t alive_ms;         /* silence of a stream after which a comment is sent, to 250 ms; 0: never */
     uint32_t head_timeout_ms, write_timeout_ms; /* 0: the HTTP server's own */
 } bl_serve_options;
 

@@ -97,6 +97,8 @@ static void scenario(void) {
     status = ask("POST /v1/completions HTTP/1.1\r\n" HEADERS "Transfer-Encoding: chunked\r\n\r\n"
                  "1e\r\n{\"model\":\"fake\",\"prompt\":\"ab\"}\r\n0\r\n\r\n");
     check_answer(status, "\"text\":\"ab\"");
+    status = ask("GET /metrics HTTP/1.1\r\n" HEADERS "\r\n");
+    check_answer(status, "darkbloom_requests_running 0");
 }
 
 /* One life of a server with the fault armed. */

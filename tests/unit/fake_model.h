@@ -1,8 +1,9 @@
 /* A model for tests of serve/: the functions of bl.h, chat.h, stream.h and tokenizer.h that serve/ calls,
  * defined here so that the linker takes these instead of the real ones. Token ids are bytes, 256 ends an
  * answer. The answer to a prompt is the prompt itself, but for prompts that begin with '!': "!loop" answers
- * 'x' for ever, "!fail" fails after two tokens, "!mute" stops at once. One engine thread, one request at a
- * time, `fake_step_us` a token, as the real engine of this issue.
+ * 'x' for ever, "!fail" fails after two tokens, "!mute" stops at once, "!hold" says nothing before
+ * fake_release, then as "!loop". One engine thread that gives each of up to fake_max_concurrent requests one
+ * token a step and then sleeps fake_step_us, as the real engine does.
  */
 #ifndef BL_TESTS_FAKE_MODEL_H
 #define BL_TESTS_FAKE_MODEL_H
@@ -21,6 +22,7 @@
 
 #define FAKE_EOS       256
 #define FAKE_MAX_QUEUE 64
+#define FAKE_MAX_BATCH 128
 #define FAKE_CONTEXT   2048u
 
 struct bl_session {
@@ -29,6 +31,7 @@ struct bl_session {
     int32_t *prompt;
     bl_event *events;
     size_t n_events, n_taken, cap;
+    uint32_t n_steps; /* tokens given */
     bool cancel, owner_gone, ended;
 };
 
@@ -36,14 +39,16 @@ struct bl_engine {
     pthread_t thread;
     pthread_mutex_t mu;
     pthread_cond_t work;
-    bl_session *queue[FAKE_MAX_QUEUE];
-    uint32_t n_queue, running;
+    bl_session *queue[FAKE_MAX_QUEUE], *batch[FAKE_MAX_BATCH];
+    uint32_t n_queue, running; /* running: of batch */
     bool stop;
     bl_engine_stats stats;
 };
 
 static atomic_uint fake_step_us;
+static atomic_bool fake_release;
 static uint32_t fake_max_queue = FAKE_MAX_QUEUE;
+static uint32_t fake_max_concurrent = 1;
 static bl_sampling fake_last_sampling; /* of the last submitted request */
 static bool fake_has_template = true;
 
@@ -94,7 +99,11 @@ static bool fake_step(bl_session *s, uint32_t n) {
         fake_put(s, ev);
         return false;
     }
-    bool loop = fake_begins(s, "!loop");
+    if (fake_begins(s, "!hold") && !atomic_load(&fake_release)) {
+        s->n_steps--;
+        return true;
+    }
+    bool loop = fake_begins(s, "!loop") || fake_begins(s, "!hold");
     size_t length = fake_begins(s, "!mute") ? 0 : s->r.n_prompt;
     if (n < s->r.max_tokens && n + s->r.n_prompt < FAKE_CONTEXT * (loop ? 1000u : 1u)) {
         ev.kind = BL_EVENT_TOKEN;
@@ -122,30 +131,48 @@ static bool fake_step(bl_session *s, uint32_t n) {
     return false;
 }
 
+/* [e->mu held] From the queue into the batch, in order. */
+static void fake_admit(bl_engine *e) {
+    while (e->n_queue > 0 && e->running < BL_MIN(fake_max_concurrent, FAKE_MAX_BATCH)) {
+        e->batch[e->running++] = e->queue[0];
+        e->n_queue--;
+        memmove(e->queue, e->queue + 1, e->n_queue * sizeof e->queue[0]);
+    }
+}
+
+/* [e->mu held] One token for each of the batch; those that ended leave it. */
+static void fake_step_all(bl_engine *e) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < e->running; i++) {
+        bl_session *s = e->batch[i];
+        if (fake_step(s, s->n_steps++)) {
+            e->batch[n++] = s;
+        } else if (s->owner_gone) {
+            fake_delete(s);
+        }
+    }
+    e->running = n;
+}
+
 static void *fake_main(void *arg) {
     bl_engine *e = arg;
     pthread_mutex_lock(&e->mu);
     while (!e->stop) {
-        if (e->n_queue == 0) {
+        fake_admit(e);
+        if (e->running == 0) {
             pthread_cond_wait(&e->work, &e->mu);
             continue;
         }
-        bl_session *s = e->queue[0];
-        e->n_queue--;
-        memmove(e->queue, e->queue + 1, e->n_queue * sizeof e->queue[0]);
-        e->running = 1;
-        for (uint32_t n = 0; fake_step(s, n); n++) {
-            uint32_t us = atomic_load(&fake_step_us);
-            if (us > 0) {
-                pthread_mutex_unlock(&e->mu);
-                usleep(us);
-                pthread_mutex_lock(&e->mu);
-            }
+        fake_step_all(e);
+        uint32_t us = atomic_load(&fake_step_us);
+        if (us > 0 && e->running > 0) {
+            pthread_mutex_unlock(&e->mu);
+            usleep(us);
+            pthread_mutex_lock(&e->mu);
         }
-        e->running = 0;
-        if (s->owner_gone) {
-            fake_delete(s);
-        }
+    }
+    while (e->running > 0) { /* cancelled by e->stop */
+        fake_step_all(e);
     }
     pthread_mutex_unlock(&e->mu);
     return NULL;

@@ -50,6 +50,7 @@ static void start(void (*change)(bl_serve_options *o)) {
     }
     atomic_store(&fake_step_us, 0);
     fake_max_queue = FAKE_MAX_QUEUE;
+    fake_max_concurrent = 1;
     fake_has_template = true;
     engine = fake_engine_start();
     if (bl_serve_open(&o, &server, &err) != BL_OK) {
@@ -979,12 +980,14 @@ static void test_disconnects(void **state) {
 
 static void small_queue(bl_serve_options *o) {
     o->any_host = true;
+    o->max_concurrent = 1;
     o->max_queue = 1;
 }
 
 static void test_queue(void **state) {
     (void)state;
     start(small_queue);
+    fake_max_queue = 1;
     atomic_store(&fake_step_us, 5000);
     int fds[2];
     for (int i = 0; i < 2; i++) { /* one runs, one waits */
@@ -1002,10 +1005,6 @@ static void test_queue(void **state) {
     wait_queue("running", 0);
     wait_queue("waiting", 0);
     assert_int_equal(chat("hi", ""), 200);
-    /* the engine's own bound */
-    fake_max_queue = 0;
-    (void)chat("hi", "");
-    assert_error(429, "queue_full");
     finish();
 }
 
