@@ -442,22 +442,41 @@ static void drop(bl_prefix_cache *c, uint32_t i, uint32_t keep_root) {
     c->n_nodes--;
 }
 
-/* What a store is at: it evicts others, never its own path, the oldest of which is `pinned`. */
+/* What a store is at: it evicts others, never its own path, whose last node and length these are. */
 typedef struct {
     bl_kv_seq *s;
     const int32_t *tokens;
-    uint32_t len, root, pinned;
+    uint32_t len, root, pinned, depth;
 } storing;
 
-static bool make_room(bl_prefix_cache *c, const storing *w, uint64_t bytes, uint32_t n_nodes) {
-    while (c->bytes->held + bytes > c->bytes->capacity || c->n_nodes + n_nodes > c->max_nodes) {
-        if (c->oldest == 0 || c->oldest == w->pinned) {
-            return false;
+/* Drops a window's tiles that the path's end cannot see any more, the last such: what a prompt that is too
+ * long to be kept whole needs least. (Its first nodes keep theirs longest: others may part there.) */
+static bool strip(bl_prefix_cache *c, const storing *w) {
+    uint32_t i = w->pinned;
+    for (uint32_t k = w->depth; k-- > 0; i = c->nodes[i].parent) {
+        for (uint32_t g = 0; g < c->n_groups; g++) {
+            uint32_t seen = bl_kv_lowest_seen(c->windows[g], w->depth * NODE_TOKENS) / NODE_TOKENS;
+            if (k < seen && c->nodes[i].groups >> g & 1) {
+                drop_tiles(c, i, (uint64_t)1 << g);
+                return true;
+            }
         }
-        drop(c, c->oldest, w->root);
-        c->stats.n_evicted_nodes++;
     }
-    return true;
+    return false;
+}
+
+/* `strips`: to go on, the path may lose what its end does not see. */
+static bool make_room(bl_prefix_cache *c, const storing *w, uint64_t bytes, uint32_t n_nodes, bool strips) {
+    bool room = true;
+    while (room && (c->bytes->held + bytes > c->bytes->capacity || c->n_nodes + n_nodes > c->max_nodes)) {
+        if (c->oldest > 0 && c->oldest != w->pinned) {
+            drop(c, c->oldest, w->root);
+            c->stats.n_evicted_nodes++;
+        } else {
+            room = strips && c->n_nodes + n_nodes <= c->max_nodes && strip(c, w);
+        }
+    }
+    return room;
 }
 
 /* Groups whose tile k the sequence holds. */
@@ -475,12 +494,13 @@ static void copy_tile(const bl_prefix_cache *c, const storing *w, uint32_t i, ui
 }
 
 /* Copies tile k of these groups' layers to a node that has none of them. All or nothing. */
-static bool copy_groups(bl_prefix_cache *c, const storing *w, uint32_t i, uint32_t k, uint64_t groups) {
+static bool copy_groups(bl_prefix_cache *c, const storing *w, uint32_t i, uint32_t k, uint64_t groups,
+                        bool strips) {
     uint64_t bytes = 0;
     for (uint32_t g = 0; g < c->n_groups; g++) {
         bytes += groups >> g & 1 ? c->group_cost[g] : 0;
     }
-    if (!make_room(c, w, bytes, 0)) {
+    if (!make_room(c, w, bytes, 0, strips)) {
         return false;
     }
     for (uint32_t l = 0; l < c->g.n_layers; l++) {
@@ -504,7 +524,7 @@ static bool copy_states(bl_prefix_cache *c, const storing *w, uint32_t i) {
     if (c->nodes[i].snapshot > 0) {
         return true;
     }
-    if (!make_room(c, w, c->snapshot_cost, 0) ||
+    if (!make_room(c, w, c->snapshot_cost, 0, true) ||
         bl_tiles_take(c->tiles, c->snapshot_size, &tile, NULL) != BL_OK) {
         return false;
     }
@@ -516,11 +536,11 @@ static bool copy_states(bl_prefix_cache *c, const storing *w, uint32_t i) {
 /* A new child with tile k; 0 when there is no room. */
 static uint32_t add_node(bl_prefix_cache *c, const storing *w, uint32_t parent, uint32_t k) {
     uint32_t t = BL_MIN(NODE_TOKENS, w->len - k * NODE_TOKENS);
-    if (!make_room(c, w, 0, 1)) {
+    if (!make_room(c, w, 0, 1, false)) {
         return 0;
     }
     uint32_t i = new_slot(c);
-    if (!copy_groups(c, w, i, k, groups_held(c, w, k))) {
+    if (!copy_groups(c, w, i, k, groups_held(c, w, k), true)) {
         free_slot(c, i);
         return 0;
     }
@@ -561,7 +581,7 @@ static void grow_node(bl_prefix_cache *c, storing *w, uint32_t i, uint32_t k) {
 static void fill_node(bl_prefix_cache *c, const storing *w, uint32_t i, uint32_t k) {
     uint64_t missing = groups_held(c, w, k) & ~c->nodes[i].groups;
     if (missing) {
-        (void)copy_groups(c, w, i, k, missing);
+        (void)copy_groups(c, w, i, k, missing, false);
     }
 }
 
@@ -587,6 +607,7 @@ static uint32_t put_child(bl_prefix_cache *c, storing *w, uint32_t parent, uint3
     leave_parent(c, i);
     enter_parent(c, i);
     w->pinned = i;
+    w->depth = k + 1;
     if (exact == 0 && covers == 0) {
         grow_node(c, w, i, k);
     }
@@ -604,6 +625,7 @@ static void store_path(bl_prefix_cache *c, storing *w, bool snapshot) {
     }
     touch(c, cur);
     w->pinned = is_root(c, cur) ? 0 : cur;
+    w->depth = k;
     for (uint32_t i = cur, at = k; at > 0; i = c->nodes[i].parent) {
         fill_node(c, w, i, --at);
     }
@@ -614,10 +636,12 @@ static void store_path(bl_prefix_cache *c, storing *w, bool snapshot) {
             return;
         }
         w->pinned = cur;
+        w->depth = k + 1;
     }
     if (rest && (c->g.n_states == 0 || snapshot)) {
         cur = put_child(c, w, cur, k);
         w->pinned = cur;
+        w->depth = k + 1;
     } else if (rest) {
         return;
     }

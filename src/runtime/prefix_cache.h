@@ -11,7 +11,8 @@
  * positions if: the nodes on the way hold the tiles that position n sees in every layer, and, with recurrent
  * layers, n is the position of a snapshot. Without recurrent layers any n inside a node will do: the longest
  * common prefix is found to the token (among the 64 children of a node that were used last; full ones
- * always). Bounded in bytes; the least recently used leaf goes first. Everything is allocated at open
+ * always). Bounded in bytes; the least recently used leaf goes first. A prompt that alone is too much keeps
+ * its full layers and of the windows what its beginning and its end see. Everything is allocated at open
  * (addresses) and committed when first used. Threads: [engine thread].
  */
 #ifndef BL_RUNTIME_PREFIX_CACHE_H

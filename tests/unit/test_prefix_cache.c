@@ -222,6 +222,34 @@ static void test_the_least_recently_used_leaf_goes_first(void **state) {
     stop(&f);
 }
 
+/* A load is a use, and a store of what is there already is one too. */
+static void test_what_counts_as_use(void **state) {
+    (void)state;
+    int32_t tokens[3][64];
+    for (int by_load = 0; by_load < 2; by_load++) {
+        fixture f;
+        start(&f, 0, false, 2);
+        for (int32_t i = 0; i < 3; i++) {
+            count_up(tokens[i], 64, 0, i + 1);
+        }
+        serve(&f, 0, tokens[0], 64);
+        serve(&f, 0, tokens[1], 64);
+        bl_kv_seq *s = NULL;
+        assert_int_equal(bl_kv_seq_new(f.pool, &s, NULL), BL_OK);
+        if (by_load) {
+            assert_int_equal(bl_prefix_cache_load(f.cache, 0, tokens[0], 64, s), 64);
+        } else {
+            assert_int_equal(filler_step(&f.g, s, tokens[0], 64), BL_OK);
+            bl_prefix_cache_store(f.cache, 0, tokens[0], s, true);
+        }
+        bl_kv_seq_free(s);
+        serve(&f, 0, tokens[2], 64);
+        assert_int_equal(bl_prefix_cache_peek(f.cache, 0, tokens[0], 64), 64);
+        assert_int_equal(bl_prefix_cache_peek(f.cache, 0, tokens[1], 64), 0);
+        stop(&f);
+    }
+}
+
 static void test_what_does_not_fit_is_left_out(void **state) {
     (void)state;
     fixture f;
@@ -245,6 +273,33 @@ static void test_what_does_not_fit_is_left_out(void **state) {
     assert_non_null(strstr(err.msg, "16383"));
     assert_non_null(strstr(err.msg, "16384"));
     stop(&f);
+}
+
+/* What is behind a long prompt's window makes room for its end, whether it is stored at once or as it grows.
+ */
+static void test_a_long_prompt_keeps_its_end(void **state) {
+    (void)state;
+    int32_t tokens[1200];
+    count_up(tokens, 1200, 1200, 0);
+    for (uint32_t step = 32; step <= 1024; step *= 2) {
+        fixture f;
+        bl_kv_seq *s = NULL;
+        start(&f, 100, false,
+              10); /* 16 nodes with full layers take 5 1/3 whole ones, windows are 2/3 of one */
+        serve(&f, 1, tokens, 100);
+        assert_int_equal(bl_kv_seq_new(f.pool, &s, NULL), BL_OK);
+        for (uint32_t n = 0; n < 1024; n += step) {
+            assert_int_equal(filler_step(&f.g, s, tokens, step), BL_OK);
+            bl_prefix_cache_store(f.cache, 0, tokens, s, true);
+            assert_int_equal(bl_prefix_cache_peek(f.cache, 0, tokens, 1200), n + step);
+            assert_true(stats(&f).bytes_in_use <= 10 * f.node);
+        }
+        bl_kv_seq_free(s);
+        assert_int_equal(bl_prefix_cache_peek(f.cache, 1, tokens, 1200), 0);
+        assert_int_equal(bl_prefix_cache_peek(f.cache, 0, tokens, 130), 130); /* the beginning too */
+        assert_int_equal(serve(&f, 0, tokens, 1030), 1024);
+        stop(&f);
+    }
 }
 
 static void test_no_room_in_the_pool_is_a_miss(void **state) {
@@ -320,7 +375,9 @@ int main(void) {
         cmocka_unit_test(test_states_need_a_snapshot),
         cmocka_unit_test(test_a_window_needs_its_tiles),
         cmocka_unit_test(test_the_least_recently_used_leaf_goes_first),
+        cmocka_unit_test(test_what_counts_as_use),
         cmocka_unit_test(test_what_does_not_fit_is_left_out),
+        cmocka_unit_test(test_a_long_prompt_keeps_its_end),
         cmocka_unit_test(test_no_room_in_the_pool_is_a_miss),
         cmocka_unit_test(test_many_siblings),
         cmocka_unit_test(test_bytes_beside_the_budget),
