@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "backend/attn_scores.h"
 #include "bl/bl_err.h"
 #include "tensor/dtype.h"
 
@@ -252,11 +253,16 @@ typedef struct {
     uint32_t n_threads; /* 0: all cores this process may use */
     uint32_t cpu_mask;  /* features allowed; BL_CPU_ALL */
     bl_activations activations;
+    uint32_t attn_query_block; /* rows of a prompt that attend together at most (a kernel call takes up to 16,
+                                  whatever this says); 0: no limit but that one */
 } bl_cpu_options;
 
 bl_code bl_backend_cpu_open(const bl_cpu_options *opt, bl_backend **ret, bl_err *err) BL_MUST_CHECK;
 uint32_t bl_backend_cpu_threads(const bl_backend *b);
 uint32_t bl_backend_cpu_flags(const bl_backend *b); /* in use */
+
+/* Attention scores of prompt chunks so far, over all layers and query heads. */
+bl_attn_scores bl_backend_cpu_attn_scores(const bl_backend *b);
 
 /* Measured ceilings of this machine with the backend's threads: sequential read bandwidth of a buffer much
  * larger than the caches, and int8 multiply-accumulates (2 ops each) of the best integer unit. Takes about

@@ -315,6 +315,7 @@ bl_code bl_backend_cpu_open(const bl_cpu_options *opt, bl_backend **ret, bl_err 
     }
     c->base.ops = &cpu_ops;
     c->activations = opt->activations;
+    c->attn_query_block = opt->attn_query_block;
     c->flags = bl_cpu_detect() & opt->cpu_mask;
     if (!(c->flags & BL_CPU_AVX2)) {
         c->flags = 0; /* a tier stands on the ones below it */
@@ -333,6 +334,9 @@ bl_code bl_backend_cpu_open(const bl_cpu_options *opt, bl_backend **ret, bl_err 
 
 uint32_t bl_backend_cpu_threads(const bl_backend *b) {
     return bl_pool_threads(((const bl_cpu *)b)->pool);
+}
+bl_attn_scores bl_backend_cpu_attn_scores(const bl_backend *b) {
+    return ((const bl_cpu *)b)->scores;
 }
 uint32_t bl_backend_cpu_flags(const bl_backend *b) {
     return ((const bl_cpu *)b)->k.flags;

@@ -56,6 +56,8 @@ typedef struct {
     bl_cpu_moe moe;
     float *attn; /* attn_floats per thread */
     size_t attn_floats;
+    uint32_t attn_query_block;
+    bl_attn_scores scores;
     bl_cpu_run *runs; /* [max_rows] of the current step */
     uint32_t n_runs;
 

@@ -349,11 +349,29 @@ static void attn_units(void *ctx, uint32_t thread) {
     }
 }
 
+/* Chunks of a prompt; a single row has no mask to waste on. */
+static void count_scores(const op_ctx *x, uint32_t block) {
+    const bl_op *op = x->op;
+    for (uint32_t i = 0; i < x->c->n_runs; i++) {
+        const bl_cpu_run *run = &x->c->runs[i];
+        uint32_t n = run->row1 - run->row0;
+        if (n > 1) {
+            bl_attn_scores s = bl_attention_scores((uint64_t)x->step->pos[run->row0], n, op->window, block);
+            x->c->scores.executed += s.executed * op->n_heads;
+            x->c->scores.useful += s.useful * op->n_heads;
+        }
+    }
+}
+
 static void run_attention(const op_ctx *x) {
     const bl_op *op = x->op;
     uint32_t group = op->n_heads / op->n_kv_heads, n_threads = bl_pool_threads(x->c->pool);
     attn_job j = {.x = x, .heads = BL_MIN(group, BL_ATTN_MAX_QV)};
     j.rows = BL_MAX(BL_MIN(BL_ATTN_MAX_QV / j.heads, 16u), 1u);
+    if (x->c->attn_query_block > 0) {
+        j.rows = BL_MIN(j.rows, x->c->attn_query_block);
+    }
+    count_scores(x, j.rows);
     uint32_t blocks = 0;
     for (uint32_t i = 0; i < x->c->n_runs; i++) {
         blocks += (x->c->runs[i].row1 - x->c->runs[i].row0 + j.rows - 1) / j.rows;
