@@ -17,25 +17,32 @@ struct bl_exec {
     const bl_kv_table **kv; /* [n_kv] */
     float **states;         /* [n_states][max_seqs] */
     float *const **state;   /* [n_states] */
-    uint32_t out_rows[BL_EXEC_MAX_OUT];
+    uint32_t max_out;
+    uint32_t *out_rows; /* [max_out] */
     bl_step step;
 };
 
-static uint64_t slot_floats(const bl_model *m, uint32_t slot, uint32_t max_rows) {
-    return (uint64_t)bl_slot_stride(m->widths[slot]) * (bl_slot_is_out(slot) ? BL_EXEC_MAX_OUT : max_rows);
+static uint32_t max_out_of(uint32_t max_seqs) {
+    return BL_MAX(BL_EXEC_MAX_OUT, max_seqs);
 }
 
-static uint64_t all_floats(const bl_model *m, uint32_t max_rows) {
+static uint64_t slot_floats(const bl_model *m, uint32_t slot, uint32_t max_rows, uint32_t max_out) {
+    return (uint64_t)bl_slot_stride(m->widths[slot]) * (bl_slot_is_out(slot) ? max_out : max_rows);
+}
+
+static uint64_t all_floats(const bl_model *m, uint32_t max_rows, uint32_t max_out) {
     uint64_t n = 0; /* widths are below 2^30 and rows below 2^24: no overflow */
     for (uint32_t i = 0; i < BL_SLOT__MAX; i++) {
-        n += slot_floats(m, i, max_rows);
+        n += slot_floats(m, i, max_rows, max_out);
     }
     return n;
 }
 
 bl_code bl_exec_bytes(const bl_model *m, uint32_t max_rows, uint32_t max_seqs, uint64_t *ret, bl_err *err) {
-    uint64_t n = all_floats(m, max_rows), bytes;
-    uint64_t small = (uint64_t)max_rows * 12u + (uint64_t)m->n_kv * (max_seqs * sizeof(bl_kv_table) + 8u) +
+    uint32_t max_out = max_out_of(max_seqs);
+    uint64_t n = all_floats(m, max_rows, max_out), bytes;
+    uint64_t small = (uint64_t)max_rows * 12u + max_out * 4u +
+                     (uint64_t)m->n_kv * (max_seqs * sizeof(bl_kv_table) + 8u) +
                      (uint64_t)m->n_states * (max_seqs + 1u) * 8u;
     if (!bl_mul_u64(n, sizeof(float), &bytes) || !bl_add_u64(bytes, small, &bytes)) {
         BL_FAIL(err, BL_ERANGE, "activations of %u rows overflow", max_rows);
@@ -57,7 +64,9 @@ bl_code bl_exec_open(const bl_model *m, bl_backend *b, uint32_t max_rows, uint32
     x->b = b;
     x->max_rows = max_rows;
     x->max_seqs = max_seqs;
-    x->memory = bl_alloc_aligned(64, (size_t)all_floats(m, max_rows) * sizeof(float));
+    x->max_out = max_out_of(max_seqs);
+    x->out_rows = bl_alloc_array(x->max_out, sizeof *x->out_rows);
+    x->memory = bl_alloc_aligned(64, (size_t)all_floats(m, max_rows, x->max_out) * sizeof(float));
     x->tokens = bl_alloc_array(max_rows, sizeof *x->tokens);
     x->pos = bl_alloc_array(max_rows, sizeof *x->pos);
     x->seq = bl_alloc_array(max_rows, sizeof *x->seq);
@@ -65,7 +74,8 @@ bl_code bl_exec_open(const bl_model *m, bl_backend *b, uint32_t max_rows, uint32
     x->kv = bl_alloc_array(n_kv, sizeof *x->kv);
     x->states = bl_alloc_array((size_t)n_states * max_seqs, sizeof *x->states);
     x->state = bl_alloc_array(n_states, sizeof *x->state);
-    if (!x->states || !x->state || !x->memory || !x->tokens || !x->pos || !x->seq || !x->tables || !x->kv) {
+    if (!x->out_rows || !x->states || !x->state || !x->memory || !x->tokens || !x->pos || !x->seq ||
+        !x->tables || !x->kv) {
         bl_exec_close(x);
         BL_FAIL(err, BL_ENOMEM, "out of memory for activations of %u rows (%llu bytes)", max_rows,
                 (unsigned long long)bytes);
@@ -73,7 +83,7 @@ bl_code bl_exec_open(const bl_model *m, bl_backend *b, uint32_t max_rows, uint32
     float *p = x->memory;
     for (uint32_t i = 0; i < BL_SLOT__MAX; i++) {
         x->slots[i] = p;
-        p += slot_floats(m, i, max_rows);
+        p += slot_floats(m, i, max_rows, x->max_out);
     }
     for (uint32_t i = 0; i < n_kv; i++) {
         x->kv[i] = x->tables + (size_t)i * max_seqs;
@@ -104,6 +114,7 @@ void bl_exec_close(bl_exec *x) {
         return;
     }
     bl_free_aligned(x->memory);
+    bl_free(x->out_rows);
     bl_free(x->tokens);
     bl_free(x->pos);
     bl_free(x->seq);
@@ -112,6 +123,10 @@ void bl_exec_close(bl_exec *x) {
     bl_free(x->states);
     bl_free(x->state);
     bl_free(x);
+}
+
+uint32_t bl_exec_max_out(const bl_exec *x) {
+    return x->max_out;
 }
 
 uint64_t bl_exec_backend_bytes(const bl_exec *x) {
@@ -149,7 +164,7 @@ bl_code bl_exec_run(bl_exec *x, size_t from, size_t to, bl_err *err) {
 }
 
 bl_code bl_exec_head(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err) {
-    BL_ASSERT(n >= 1 && n <= BL_EXEC_MAX_OUT);
+    BL_ASSERT(n >= 1 && n <= x->max_out);
     memcpy(x->out_rows, rows, n * sizeof *rows);
     x->step.n_out_rows = n;
     return bl_exec_run(x, x->m->select_op, x->m->n_ops, err);
@@ -163,7 +178,7 @@ static void move_row(bl_exec *x, uint32_t slot, uint32_t to, uint32_t from) {
 }
 
 bl_code bl_exec_finish(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err) {
-    BL_ASSERT(n >= 1 && n <= BL_EXEC_MAX_OUT);
+    BL_ASSERT(n >= 1 && n <= x->max_out);
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t k = 0; k < x->m->n_live; k++) {
             move_row(x, x->m->live[k], i, rows[i]);
@@ -186,7 +201,7 @@ bl_code bl_exec_draft(bl_exec *x, bl_err *err) {
 }
 
 bl_code bl_exec_draft_head(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err) {
-    BL_ASSERT(n >= 1 && n <= BL_EXEC_MAX_OUT);
+    BL_ASSERT(n >= 1 && n <= x->max_out);
     memcpy(x->out_rows, rows, n * sizeof *rows);
     x->step.n_out_rows = n;
     return bl_exec_run(x, x->m->draft_select_op, x->m->n_all_ops, err);

@@ -15,7 +15,8 @@
 #include "model/model.h"
 #include "runtime/kv.h"
 
-/* Rows whose logits are made at once: a slot of 262144 logits is 1 MiB per row. */
+/* Rows whose logits are made at once, or as many as there are sequences if that is more: a slot of 262144
+ * logits is 1 MiB per row. */
 #define BL_EXEC_MAX_OUT 8u
 
 typedef struct bl_exec bl_exec;
@@ -27,6 +28,7 @@ bl_code bl_exec_bytes(const bl_model *m, uint32_t max_rows, uint32_t max_seqs, u
 bl_code bl_exec_open(const bl_model *m, bl_backend *b, uint32_t max_rows, uint32_t max_seqs, bl_exec **ret,
                      bl_err *err) BL_MUST_CHECK;
 void bl_exec_close(bl_exec *x);
+uint32_t bl_exec_max_out(const bl_exec *x);       /* rows that finish, head and draft_head take at most */
 uint64_t bl_exec_backend_bytes(const bl_exec *x); /* scratch that prepare() reported */
 
 /* Starts a step: no rows. */
@@ -37,10 +39,10 @@ uint32_t bl_exec_rows(const bl_exec *x);
 /* Runs ops [from, to) over all rows. [0, model->stored_op) stores every key and value, [stored_op, select_op)
  * completes the residuals. */
 bl_code bl_exec_run(bl_exec *x, size_t from, size_t to, bl_err *err) BL_MUST_CHECK;
-/* After [0, stored_op): logits of the n <= BL_EXEC_MAX_OUT given rows (ascending), which become the only rows
+/* After [0, stored_op): logits of the n <= max_out given rows (ascending), which become the only rows
  * of the step. */
 bl_code bl_exec_finish(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err) BL_MUST_CHECK;
-/* After [0, select_op): logits of the n <= BL_EXEC_MAX_OUT given rows (ascending); may be repeated for
+/* After [0, select_op): logits of the n <= max_out given rows (ascending); may be repeated for
  * others. */
 bl_code bl_exec_head(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err) BL_MUST_CHECK;
 /* After [0, select_op): every row's final norm to BL_SLOT_HIDDEN, where the draft head reads it. The model
@@ -50,7 +52,7 @@ bl_code bl_exec_hidden(bl_exec *x, bl_err *err) BL_MUST_CHECK;
  * row i is the token after the one whose hidden lies in row i of BL_SLOT_HIDDEN, its position that of the
  * hidden; their tiles exist already). Leaves each row's own hidden in BL_SLOT_HIDDEN: the next step's. */
 bl_code bl_exec_draft(bl_exec *x, bl_err *err) BL_MUST_CHECK;
-/* After bl_exec_draft: logits of the n <= BL_EXEC_MAX_OUT given rows (ascending); may be repeated. */
+/* After bl_exec_draft: logits of the n <= max_out given rows (ascending); may be repeated. */
 bl_code bl_exec_draft_head(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err) BL_MUST_CHECK;
 /* Row i of the last finish, head or draft_head; n_vocab floats. */
 const float *bl_exec_logits(const bl_exec *x, uint32_t i);
