@@ -26,15 +26,39 @@ typedef struct bl_session bl_session;
 #define BL_MAX_TOP_LOGPROBS 20
 #define BL_MAX_STOP_IDS     64
 
+/* Where keys and values lie (ARCHITECTURE.md §3). AUTO is contiguous. */
+typedef enum { BL_KV_CHOICE_AUTO, BL_KV_CHOICE_CONTIGUOUS, BL_KV_CHOICE_PAGED } bl_kv_choice;
+
+#define BL_MAX_CONCURRENT 64u
+#define BL_AUTO           UINT64_MAX
+
 typedef struct {
-    const char *model_path;    /* a .gguf file or a checkpoint folder */
-    uint32_t n_threads;        /* 0: all cores */
-    uint32_t cpu_mask;         /* BL_CPU_* bits of backend.h allowed; UINT32_MAX: all */
-    bool activations_f32;      /* comparison mode, NUMERICS.md §3 */
-    uint32_t n_context;        /* positions a session may hold; 0: what the checkpoint declares */
-    uint32_t prefill_chunk;    /* rows per prefill step; 0: default 256 */
+    const char *model_path; /* a .gguf file or a checkpoint folder */
+    uint32_t n_threads;     /* 0: all cores */
+    uint32_t cpu_mask;      /* BL_CPU_* bits of backend.h allowed; UINT32_MAX: all */
+    bool activations_f32;   /* comparison mode, NUMERICS.md §3 */
+    uint32_t n_context; /* positions a session may hold; 0: what the checkpoint declares, or less where memory
+                           does not hold one session of that length */
+    uint32_t prefill_chunk;    /* rows of one prompt per step; 0: default 256 */
     uint32_t max_queue;        /* requests that may wait; 0: default 32 */
     uint64_t max_memory_bytes; /* refuse to load when the plan is larger; 0: what the machine has available */
+    /* many requests at once (docs/scheduling.md) */
+    uint32_t max_concurrent; /* requests that run at one time; 0: default 4; at most BL_MAX_CONCURRENT */
+    uint32_t step_tokens;    /* rows of a step; 0: the chunk, or max_concurrent if that is more */
+    uint32_t solo_stripe;    /* rows of the prompt of the only request in a step; 0: the chunk */
+    uint32_t max_partial_prefills; /* prompts part way at one time; 0: default 1; UINT32_MAX: any number */
+    uint32_t prefill_cap;  /* prompt rows in a step that also decodes; 0: as many as token_gap_ms allows */
+    uint32_t token_gap_ms; /* aim for the time between two tokens while other prompts are read; 0: 250 */
+    /* memory */
+    bl_kv_choice kv_storage;
+    bool kv_paged_disabled;      /* the kill switch: contiguous, whatever kv_storage says */
+    uint64_t kv_bytes;           /* budget of all keys and values; 0: what is needed or what is there */
+    uint64_t prefix_cache_bytes; /* 0: off; BL_AUTO: an eighth of what is left, at most 4 GiB */
+    uint32_t attn_query_block;   /* prompt rows that attend together at most; 0: no limit of its own */
+    /* how long things may take */
+    uint32_t watchdog_ms; /* a step that takes longer (and longer than its rows explain) hangs; 0: 30 s */
+    uint32_t admission_timeout_ms; /* in the queue; 0: 120 s */
+    uint32_t stall_timeout_ms;     /* running without progress; 0: 120 s */
     /* Progress of loading (may be NULL), called on the opening thread: done and total bytes of weights. */
     void (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_user;
@@ -78,22 +102,46 @@ typedef struct {
     uint64_t kv_bytes_per_token; /* all layers, before windows cap them */
     uint64_t kv_growing_bytes;   /* per token once every window is full */
     uint64_t state_bytes;        /* recurrent state of one sequence, whatever its length */
-    uint64_t kv_bytes;           /* at n_context, windows counted, states included */
+    uint64_t kv_seq_bytes; /* one session of n_context positions, windows counted, without state_bytes */
+    uint64_t kv_bytes;     /* budget of all sessions, states included; committed as they grow */
+    uint64_t prefix_cache_bytes; /* budget; committed as it fills */
     uint64_t scratch_bytes;      /* activations and backend scratch */
     uint64_t other_bytes;        /* tokenizer, tables, program */
     uint64_t total_bytes;
     uint64_t read_bytes_per_token; /* weights streamed by one decode step */
     uint64_t flops_per_token;      /* multiply and add counted separately, per prompt token */
+    uint32_t max_concurrent;
+    const char *kv_storage;        /* "contiguous", "paged" */
+    const char *kv_storage_reason; /* "auto", "asked_for", "kill_switch" */
 } bl_model_info;
 
 const bl_model_info *bl_engine_info(const bl_engine *e);
 /* The same numbers from the headers alone (no weights read), for `models info` and admission. */
 bl_code bl_model_inspect(const bl_engine_options *o, bl_model_info *ret, bl_err *err) BL_MUST_CHECK;
 
+/* Observations in seconds: counts[i] of those <= bl_histogram_bounds[i] and above the one before; the last
+ * holds the rest. */
+#define BL_HISTOGRAM_BOUNDS 16
+extern const double bl_histogram_bounds[BL_HISTOGRAM_BOUNDS];
+typedef struct {
+    uint64_t counts[BL_HISTOGRAM_BOUNDS + 1];
+    uint64_t n;
+    double sum_s;
+} bl_histogram;
+void bl_histogram_add(bl_histogram *h, double seconds);
+
 typedef struct {
     uint32_t waiting, running; /* sessions */
-    uint64_t n_prompt_tokens, n_output_tokens, n_finished, n_failed, n_cancelled;
-    uint64_t kv_bytes_in_use;
+    uint64_t n_prompt_tokens, n_cached_tokens,
+        n_output_tokens; /* prompt tokens evaluated; found in the cache */
+    uint64_t n_finished, n_failed, n_cancelled;
+    uint64_t n_preempted, n_steps, n_rejected_deadline, n_expired, n_hangs;
+    uint64_t kv_bytes_in_use, kv_bytes_committed, kv_bytes_capacity;
+    uint64_t cache_lookups, cache_hits, cache_tokens_hit, cache_evicted, cache_bytes_in_use, cache_bytes_max;
+    bl_histogram queue, ttft, token_gap, step; /* submit to start; submit to first token; between tokens */
+    uint64_t attn_scores_executed, attn_scores_useful; /* of prompt chunks; see bl_attention_scores */
+    uint64_t step_age_ns;                              /* of the step under way; 0: none is */
+    bool hung;                                         /* the watchdog spoke and the step has not come back */
 } bl_engine_stats;
 void bl_engine_get_stats(bl_engine *e, bl_engine_stats *ret);
 
@@ -137,6 +185,11 @@ typedef struct {
     uint32_t n_top_logprobs;         /* <= BL_MAX_TOP_LOGPROBS */
     bool logit_hash;                 /* fill finished.logit_hash */
     bool hash_prompt; /* the hash covers the logits of every prompt row too (costs the head on each row) */
+    int32_t priority; /* higher goes first */
+    uint64_t tenant;  /* the prefix cache is shared among requests of one tenant only */
+    bool no_prefix_cache;
+    uint32_t first_content_ms; /* the first token is wanted within that time: refused at submit when a
+                                  forecast says no, ended when it passes; 0: no deadline */
     /* Called from the engine thread when an event became readable (may be NULL): wakes an event loop. Must
      * not block. */
     void (*notify)(void *user);
@@ -162,14 +215,18 @@ typedef struct {
     /* FINISHED */
     bl_finish finish;
     uint32_t n_prompt, n_output;
+    uint32_t n_cached, n_preempted;                    /* prompt tokens not evaluated; times restarted */
     uint64_t queue_ns, prefill_ns, decode_ns, ttft_ns; /* ttft: from submit to the first token event */
+    uint64_t max_gap_ns;                               /* longest time between two tokens */
     uint64_t logit_hash;
     /* FAILED */
     bl_err err;
 } bl_event;
 
 /* Queues a request. BL_EINVAL (bad argument, prompt longer than the context: the message holds both numbers),
- * BL_EBUSY (queue full). */
+ * BL_EBUSY (queue full, or
+ * first_content_ms cannot be met: the message then begins with "deadline_unreachable"), BL_EINTERNAL (a step
+ * hangs). */
 bl_code bl_session_submit(bl_engine *e, const bl_request *r, bl_session **ret, bl_err *err) BL_MUST_CHECK;
 
 /* Next event. timeout_ms < 0 waits for ever; 0 polls. *ret_got false on timeout. After FINISHED or FAILED

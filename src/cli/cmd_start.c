@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "base/base.h"
@@ -19,6 +20,11 @@ typedef struct {
     const char *bind, *api_key, *cors, *name;
     bl_opt_list aliases;
     uint32_t port, max_queue, max_connections, alive_s, write_s, drain_s;
+    uint32_t max_concurrent, token_gap_ms, prefill_cap, solo_stripe, max_partial, query_block,
+        queue_timeout_s;
+    uint32_t kv_storage, prefix_cache; /* choices */
+    uint64_t kv_bytes, prefix_cache_bytes;
+    const char *paged_switch;
 } start_args;
 
 static const bl_opt options[] = {
@@ -53,6 +59,44 @@ static const bl_opt options[] = {
      .doc = "After Ctrl-C or SIGTERM, how long running answers may take; a second signal ends at once."},
     {BL_OPT_FLAG_AT(start_args, quiet), .name = "quiet", .letter = 'q',
      .doc = "No progress and no line a request on standard error."},
+    {BL_OPT_U32_AT(start_args, max_concurrent), .name = "max-concurrent", .arg = "N", .def = "4", .min = 1,
+     .max = BL_MAX_CONCURRENT, .group = "Many requests at once",
+     .doc = "Requests that are answered at one time; others wait. An answer does not depend on what runs "
+            "beside it."},
+    {BL_OPT_U32_AT(start_args, queue_timeout_s), .name = "queue-timeout", .arg = "SECONDS", .def = "120",
+     .min = 1, .max = 86400, .doc = "A request that waits longer than this for its start is refused."},
+    {BL_OPT_U32_AT(start_args, token_gap_ms), .name = "token-gap", .arg = "MS", .def = "250", .min = 1,
+     .max = 60000,
+     .doc = "Aim for the time between two tokens of an answer while prompts of others are read: long prompts "
+            "are cut so that a step takes about that long."},
+    {BL_OPT_U32_AT(start_args, prefill_cap), .name = "prefill-cap", .arg = "N",
+     .env = "DARKBLOOM_CBV2_MIXED_PREFILL_CAP", .max = 4096,
+     .doc = "Prompt tokens at most in a step that also gives tokens; 0 derives it from --token-gap."},
+    {BL_OPT_U32_AT(start_args, solo_stripe), .name = "solo-stripe", .arg = "N",
+     .env = "DARKBLOOM_CBV2_SOLO_PREFILL_STRIPE", .max = 4096,
+     .doc = "Prompt tokens per step of the only request there is; 0: as --chunk."},
+    {BL_OPT_U32_AT(start_args, max_partial), .name = "max-partial-prefills", .arg = "N", .def = "1",
+     .env = "DARKBLOOM_CBV2_MAX_PARTIAL_PREFILLS", .max = BL_MAX_CONCURRENT,
+     .doc = "Prompts that may be part way at one time; 0: any number."},
+    {BL_OPT_U32_AT(start_args, query_block), .name = "attn-query-block", .arg = "N", .def = "128",
+     .env = "DARKBLOOM_CBV2_ATTN_QUERY_BLOCK", .max = 4096,
+     .doc =
+         "Rows of a prompt that attend together at most; 0: no limit of its own. The answer does not depend "
+         "on it."},
+    {BL_OPT_CHOICE_AT(start_args, kv_storage), .name = "kv-storage", .choices = "auto|contiguous|paged",
+     .def = "auto",
+     .doc = "Where keys and values lie; auto is contiguous. The answer does not depend on it."},
+    {BL_OPT_TEXT_AT(start_args, paged_switch), .env = "DARKBLOOM_CBV2_PAGED_KV",
+     .doc = "0, false, no or off: contiguous, even where paged is asked for."},
+    {BL_OPT_U64_AT(start_args, kv_bytes), .name = "kv-bytes", .arg = "BYTES",
+     .doc = "Memory of all keys and values; without it what --max-concurrent requests can need, or what is "
+            "left."},
+    {BL_OPT_CHOICE_AT(start_args, prefix_cache), .name = "prefix-cache", .choices = "on|off", .def = "on",
+     .env = "DARKBLOOM_PREFIX_CACHE",
+     .doc = "Remember prompts in memory, so that what a new one has in common is not evaluated again."},
+    {BL_OPT_U64_AT(start_args, prefix_cache_bytes), .name = "prefix-cache-bytes", .arg = "BYTES",
+     .env = "DARKBLOOM_PREFIX_CACHE_MEMORY",
+     .doc = "Its memory; without it an eighth of what is left, at most 4 GiB."},
     BL_CLI_ENGINE_OPTIONS(start_args),
     BL_CLI_STORE_OPTIONS(start_args),
 };
@@ -64,8 +108,8 @@ const bl_command bl_command_start = {
     .about =
         "Loads a model and serves it: POST /v1/chat/completions and /v1/completions (streaming and whole), "
         "GET /v1/models, GET /health, GET /metrics.\n\n"
-        "On loopback no key is asked for unless one is given. Requests are answered one at a time, in the "
-        "order of their arrival. Ctrl-C lets running answers end.",
+        "On loopback no key is asked for unless one is given. Several requests are answered at one time "
+        "(--max-concurrent), the others wait in the order of their arrival. Ctrl-C lets running answers end.",
     .examples = "  darkbloom start --local --model gemma-3-270m\n"
                 "  DARKBLOOM_API_KEY=secret darkbloom start --local --model gemma-3-270m --bind 0.0.0.0\n",
     .opts = options,
@@ -201,13 +245,41 @@ static bl_code open_chat(loaded *m, bl_err *err) {
     return rc;
 }
 
+/* A kill switch speaks only one way: off. */
+static bool says_off(const char *v) {
+    static const char *const words[] = {"0", "false", "no", "off"};
+    for (size_t i = 0; v && i < BL_COUNTOF(words); i++) {
+        if (strcasecmp(v, words[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void batch_options(const start_args *a, bl_engine_options *o) {
+    o->max_queue = a->max_queue;
+    o->max_concurrent = a->max_concurrent;
+    o->admission_timeout_ms = a->queue_timeout_s * 1000u;
+    o->token_gap_ms = a->token_gap_ms;
+    o->prefill_cap = a->prefill_cap;
+    o->solo_stripe = a->solo_stripe;
+    o->max_partial_prefills = a->max_partial > 0 ? a->max_partial : UINT32_MAX;
+    o->attn_query_block = a->query_block;
+    o->kv_storage = (bl_kv_choice)a->kv_storage;
+    o->kv_paged_disabled = says_off(a->paged_switch);
+    o->kv_bytes = a->kv_bytes;
+    o->prefix_cache_bytes = a->prefix_cache == 1        ? 0
+                            : a->prefix_cache_bytes > 0 ? a->prefix_cache_bytes
+                                                        : BL_AUTO;
+}
+
 /* On failure *m still is to be closed. */
 static bl_code open_model(const start_args *a, loaded *m, bl_err *err) {
     bl_engine_options o;
     bl_cli_progress bar;
     BL_TRY(bl_cli_engine_options(&a->engine, &a->store, &o, &m->path, err));
     BL_TRY(open_chat(m, err));
-    o.max_queue = a->max_queue;
+    batch_options(a, &o);
     bl_cli_progress_init(&bar, "loading", 0);
     if (!a->quiet && bar.is_terminal) {
         o.progress = show_loading;

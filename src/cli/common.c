@@ -44,6 +44,7 @@ bl_code bl_cli_engine_options(const bl_cli_engine_args *a, const bl_cli_store_ar
     o.prefill_chunk = a->chunk;
     o.activations_f32 = a->activations == 1;
     o.max_memory_bytes = a->max_memory;
+    o.max_concurrent = 1; /* `start` asks for more */
     *ret = o;
     *ret_path = path;
     return BL_OK;

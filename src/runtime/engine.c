@@ -1,235 +1,29 @@
-/* The engine behind bl.h: one thread that owns model, KV and backend, a bounded queue of sessions in front of
- * it.
- *
- * The thread's loop is: take what others asked for (jobs, cancels, new sessions), run one step, hand out
- * events. A step is planned from the running sequences (one in this version) by step(); a scheduler that
- * mixes sequences replaces admit() and step(), nothing else. Lock order: engine.mu, then session.mu; no
- * callback runs under either.
- */
-#include <pthread.h>
+/* The engine behind bl.h: one thread that owns model, KV and backend, and the functions that other threads
+ * call. Steps are batch.c's. */
+#include "runtime/engine.h"
+
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/base.h"
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "bl/bl.h"
-#include "runtime/exec.h"
-#include "runtime/kv.h"
-#include "runtime/loader.h"
-#include "runtime/logit_hash.h"
-#include "runtime/sampler.h"
-#include "runtime/session.h"
 
-#define DEFAULT_QUEUE 32u
-#define MAX_QUEUE     4096u
-#define PROFILE_MAX   ((size_t)64 << 10)
-
-/* What only the engine thread may do, asked for by others. */
-typedef enum {
-    JOB_NONE,
-    JOB_READ_GBPS,
-    JOB_INT8_GOPS,
-    JOB_PROFILE_ON,
-    JOB_PROFILE_OFF,
-    JOB_PROFILE_TEXT
-} job_kind;
-
-struct bl_engine {
-    /* [immutable after open] */
-    bl_loaded model;
-    uint32_t max_queue;
-    char device[96];
-    pthread_t thread;
-    bool started;
-
-    /* [engine thread] */
-    bl_exec *exec;
-    bl_kv_pool *pool;
-    bl_kv_seq *seq;   /* of the running session, kept for the next one's common prefix */
-    int32_t *history; /* [n_context]: tokens stored in seq */
-    bl_sampler *sampler;
-    bl_session *running;
-
-    /* [guarded by mu] */
-    pthread_mutex_t mu;
-    pthread_cond_t work; /* to the engine thread */
-    pthread_cond_t done; /* a job is finished */
-    bl_session *first, *last;
-    bool stopping;
-    job_kind job;
-    bool job_finished;
-    double job_number;
-    char *job_text;
-    bl_engine_stats stats;
-};
+#define MAX_QUEUE   BL_SCHED_MAX_WAITING
+#define PROFILE_MAX ((size_t)64 << 10)
+#define IDLE_MS     100u /* between looks at leases while nothing can run */
 
 void bl_engine_options_init(bl_engine_options *o) {
-    *o = (bl_engine_options){.cpu_mask = UINT32_MAX};
+    *o = (bl_engine_options){.cpu_mask = UINT32_MAX, .attn_query_block = 128};
 }
 
-/* ---- one step [engine thread] ------------------------------------------------------------------------ */
-
-static void finish(bl_engine *e, bl_session *s, bl_finish why) {
-    uint64_t now = bl_clock_mono_ns();
-    uint64_t first = s->t_first > 0 ? s->t_first : now, start = s->t_start > 0 ? s->t_start : now;
-    bl_event ev = {.kind = BL_EVENT_FINISHED,
-                   .finish = why,
-                   .n_prompt = s->n_prompt,
-                   .n_output = s->n_output,
-                   .queue_ns = start - s->t_submit,
-                   .prefill_ns = first > start ? first - start : 0,
-                   .decode_ns = now - first,
-                   .ttft_ns = s->t_first > 0 ? first - s->t_submit : 0,
-                   .logit_hash = s->hash};
-    pthread_mutex_lock(&e->mu);
-    e->stats.running = e->running ? 1 : 0;
-    e->stats.n_finished += why != BL_FINISH_CANCELLED;
-    e->stats.n_cancelled += why == BL_FINISH_CANCELLED;
-    pthread_mutex_unlock(&e->mu);
-    bl_session_end(s, &ev);
-}
-
-static void fail(bl_engine *e, bl_session *s, const bl_err *why) {
-    bl_event ev = {.kind = BL_EVENT_FAILED, .n_prompt = s->n_prompt, .n_output = s->n_output, .err = *why};
-    bl_log(BL_LOG_WARN, "engine", "request_failed", "code=%s", bl_code_name(why->code));
-    pthread_mutex_lock(&e->mu);
-    e->stats.running = e->running ? 1 : 0;
-    e->stats.n_failed++;
-    pthread_mutex_unlock(&e->mu);
-    bl_session_end(s, &ev);
-}
-
-/* A session becomes the running one. What it shares with the tokens stored so far need not be evaluated
- * again: by the contract the values are the same. At least one row is evaluated, for its logits. */
-static void admit(bl_engine *e, bl_session *s) {
-    uint32_t common = 0, max = BL_MIN(s->n_prompt - 1, bl_kv_seq_len(e->seq));
-    while (!s->hash_prompt && common < max && e->history[common] == s->prompt[common]) {
-        common++;
-    }
-    if (!bl_kv_seq_can_cut(e->seq, common)) {
-        common = 0;
-    }
-    bl_kv_seq_cut(e->seq, common);
-    s->n_done = common;
-    s->t_start = bl_clock_mono_ns();
-    e->running = s;
-}
-
-/* Puts n tokens of the sequence through the body up to the point where their keys and values are stored. */
-static bl_code run_rows(bl_engine *e, const int32_t *tokens, uint32_t n, bl_err *err) {
-    uint32_t pos = bl_kv_seq_len(e->seq);
-    BL_TRY(bl_kv_seq_reserve(e->seq, n, err));
-    memcpy(e->history + pos, tokens, n * sizeof *tokens);
-    bl_exec_begin(e->exec);
-    bl_exec_add(e->exec, e->seq, tokens, n, pos);
-    BL_TRY(bl_exec_run(e->exec, 0, e->model.model->stored_op, err));
-    bl_kv_seq_commit(e->seq, n);
-    return BL_OK;
-}
-
-/* Logits of every row of the chunk, for a hash that covers the prompt. *ret is the last row's. */
-static bl_code hash_rows(bl_engine *e, bl_session *s, uint32_t n, const float **ret, bl_err *err) {
-    const bl_model *m = e->model.model;
-    uint32_t rows[BL_EXEC_MAX_OUT];
-    BL_TRY(bl_exec_run(e->exec, m->stored_op, m->select_op, err));
-    for (uint32_t from = 0; from < n; from += BL_EXEC_MAX_OUT) {
-        uint32_t k = BL_MIN(n - from, BL_EXEC_MAX_OUT);
-        for (uint32_t i = 0; i < k; i++) {
-            rows[i] = from + i;
-        }
-        BL_TRY(bl_exec_head(e->exec, rows, k, err));
-        for (uint32_t i = 0; i < k; i++) {
-            s->hash = bl_logit_hash_row(s->hash, bl_exec_logits(e->exec, i), e->model.info.n_vocab);
-        }
-        *ret = bl_exec_logits(e->exec, k - 1);
-    }
-    return BL_OK;
-}
-
-/* Logits of the step's last row. */
-static bl_code last_row(bl_engine *e, bl_session *s, const float **ret, bl_err *err) {
-    uint32_t row = bl_exec_rows(e->exec) - 1;
-    BL_TRY(bl_exec_finish(e->exec, &row, 1, err));
-    *ret = bl_exec_logits(e->exec, 0);
-    if (s->logit_hash) {
-        s->hash = bl_logit_hash_row(s->hash, *ret, e->model.info.n_vocab);
-    }
-    return BL_OK;
-}
-
-/* One token from the logits. True in *ret_more when the sequence goes on. */
-static bl_code emit(bl_engine *e, bl_session *s, const float *logits, bool *ret_more, bl_err *err) {
-    bl_token_event t = {0};
-    bl_top_logprob top[BL_MAX_TOP_LOGPROBS];
-    bl_pick_inputs in = bl_session_pick_inputs(s);
-    BL_TRY(bl_sampler_pick(e->sampler, logits, &in, &t.id, err));
-    if (s->logprobs) {
-        int32_t ids[BL_MAX_TOP_LOGPROBS];
-        float values[BL_MAX_TOP_LOGPROBS];
-        bl_sampler_logprobs(e->sampler, logits, t.id, s->n_top, &t.logprob, ids, values);
-        for (uint32_t i = 0; i < s->n_top; i++) {
-            top[i] = (bl_top_logprob){ids[i], values[i]};
-        }
-    }
-    t.is_stop = bl_session_is_stop(s, t.id);
-    if (s->n_output == 0) {
-        s->t_first = bl_clock_mono_ns();
-    }
-    bl_session_count(s, t.id);
-    s->n_output++;
-    s->last_id = t.id;
-    *ret_more = !t.is_stop && s->n_output < s->max_output;
-    bl_session_push_token(s, &t, top);
-    return BL_OK;
-}
-
-static bl_code advance(bl_engine *e, bl_session *s, bool *ret_more, bl_err *err) {
-    const float *logits = NULL;
-    uint32_t n;
-    *ret_more = true;
-    if (s->n_done < s->n_prompt) {
-        n = BL_MIN(s->n_prompt - s->n_done, e->model.max_rows);
-        BL_TRY(run_rows(e, s->prompt + s->n_done, n, err));
-        s->n_done += n;
-        if (s->hash_prompt) {
-            BL_TRY(hash_rows(e, s, n, &logits, err));
-        } else if (s->n_done == s->n_prompt) {
-            BL_TRY(last_row(e, s, &logits, err));
-        }
-    } else {
-        n = 0;
-        BL_TRY(run_rows(e, &s->last_id, 1, err));
-        BL_TRY(last_row(e, s, &logits, err));
-    }
-    bool emitted = s->n_done == s->n_prompt;
-    pthread_mutex_lock(&e->mu);
-    e->stats.n_prompt_tokens += n;
-    e->stats.n_output_tokens += emitted;
-    e->stats.kv_bytes_in_use = bl_kv_pool_bytes_in_use(e->pool);
-    pthread_mutex_unlock(&e->mu);
-    return emitted ? emit(e, s, logits, ret_more, err) : BL_OK;
-}
-
-static void step(bl_engine *e) {
-    bl_session *s = e->running;
-    bl_err why = {0};
-    bool more = true;
-    if (bl_session_is_cancelled(s)) {
-        e->running = NULL;
-        finish(e, s, BL_FINISH_CANCELLED);
-        return;
-    }
-    bl_code rc = advance(e, s, &more, &why);
-    if (rc != BL_OK) {
-        bl_kv_seq_cut(e->seq, 0); /* what is stored may be half a step */
-        e->running = NULL;
-        fail(e, s, &why);
-    } else if (!more) {
-        e->running = NULL;
-        finish(e, s, bl_session_is_stop(s, s->last_id) ? BL_FINISH_STOP : BL_FINISH_LENGTH);
-    }
+/* A wait on cv with the lock, until the time is over or somebody signals. */
+static void wait_ms_locked(pthread_cond_t *cv, pthread_mutex_t *mu, uint32_t ms) {
+    uint64_t until = bl_clock_mono_ns() + (uint64_t)ms * 1000000u;
+    struct timespec ts = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
+    (void)pthread_cond_timedwait(cv, mu, &ts);
 }
 
 /* ---- the thread -------------------------------------------------------------------------------------- */
@@ -260,82 +54,65 @@ static char *profile_text(bl_engine *e) {
     return bl_buf_steal(&b);
 }
 
+static uint32_t live_locked(const bl_engine *e) {
+    return bl_sched_running(e->sched) + bl_sched_waiting(e->sched);
+}
+
 /* Runs the waiting job. The lock is let go of meanwhile; only this thread clears e->job. */
 static void run_job_locked(bl_engine *e) {
-    job_kind job = e->job;
-    bool idle = !e->running && !e->first;
+    bl_engine_job job = e->job;
+    bool idle = live_locked(e) == 0;
     bl_backend *b = e->model.backend;
     double number = 0.0;
     char *text = NULL;
     pthread_mutex_unlock(&e->mu);
-    if (job == JOB_READ_GBPS && idle) {
+    if (job == BL_JOB_READ_GBPS && idle) {
         number = bl_backend_cpu_read_gbps(b);
-    } else if (job == JOB_INT8_GOPS && idle) {
+    } else if (job == BL_JOB_INT8_GOPS && idle) {
         number = bl_backend_cpu_int8_gops(b);
-    } else if (job == JOB_PROFILE_ON || job == JOB_PROFILE_OFF) {
-        b->ops->set_profile(b, job == JOB_PROFILE_ON);
-    } else if (job == JOB_PROFILE_TEXT) {
+    } else if (job == BL_JOB_PROFILE_ON || job == BL_JOB_PROFILE_OFF) {
+        b->ops->set_profile(b, job == BL_JOB_PROFILE_ON);
+    } else if (job == BL_JOB_PROFILE_TEXT) {
         text = profile_text(e);
     }
     pthread_mutex_lock(&e->mu);
-    e->job = JOB_NONE;
+    e->job = BL_JOB_NONE;
     e->job_number = number;
     e->job_text = text;
     e->job_finished = true;
     pthread_cond_broadcast(&e->done);
 }
 
-/* Takes the first waiting session that is cancelled, or the first at all. NULL when there is none. */
-static bl_session *pop_locked(bl_engine *e, bool only_cancelled) {
-    bl_session **at = &e->first, *prev = NULL;
-    while (*at && only_cancelled && !bl_session_is_cancelled(*at)) {
-        prev = *at;
-        at = &(*at)->next;
-    }
-    bl_session *s = *at;
-    if (s) {
-        *at = s->next;
-        if (e->last == s) {
-            e->last = prev;
-        }
-        s->next = NULL;
-        e->stats.waiting--;
-    }
-    return s;
-}
-
 static void *engine_main(void *arg) {
     bl_engine *e = arg;
     pthread_mutex_lock(&e->mu);
     for (;;) {
-        if (e->job != JOB_NONE) {
+        if (e->job != BL_JOB_NONE) {
             run_job_locked(e);
         }
-        bl_session *gone = e->stopping ? pop_locked(e, false) : pop_locked(e, true);
-        if (!gone && e->stopping) {
-            gone = e->running;
-            e->running = NULL;
-        }
-        if (gone) {
-            pthread_mutex_unlock(&e->mu);
-            finish(e, gone, BL_FINISH_CANCELLED);
-            pthread_mutex_lock(&e->mu);
+        bl_batch_sweep_locked(e);
+        bool runs = !e->stopping && bl_batch_plan_locked(e);
+        bl_batch_count_locked(e);
+        if (!runs && !e->ended) {
+            if (e->stopping) {
+                break;
+            }
+            if (live_locked(e) > 0 && e->plan.n_preempted > 0) {
+                continue; /* the only one preempted itself: the next plan has all of the memory */
+            }
+            if (live_locked(e) > 0) {
+                wait_ms_locked(&e->work, &e->mu, IDLE_MS);
+            } else if (e->job == BL_JOB_NONE) {
+                pthread_cond_wait(&e->work, &e->mu);
+            }
             continue;
         }
-        if (e->stopping) {
-            break;
-        }
-        bl_session *next = e->running ? NULL : pop_locked(e, false);
-        if (!e->running && !next) {
-            pthread_cond_wait(&e->work, &e->mu);
-            continue;
-        }
-        e->stats.running = 1;
         pthread_mutex_unlock(&e->mu);
-        if (next) {
-            admit(e, next);
+        bl_batch_hand_out(e); /* of the sweep */
+        if (runs) {
+            bl_batch_run(e);
+            bl_batch_hand_out(e);
         }
-        step(e);
         pthread_mutex_lock(&e->mu);
     }
     pthread_mutex_unlock(&e->mu);
@@ -348,14 +125,8 @@ static bl_code open_parts(bl_engine *e, const bl_engine_options *o, bl_err *err)
     bl_loaded *l = &e->model;
     BL_TRY(bl_loader_inspect(o, l, err));
     BL_TRY(bl_loader_load(o, l, err));
-    BL_TRY(bl_exec_open(l->model, l->backend, l->max_rows, 1, &e->exec, err));
-    BL_TRY(bl_kv_pool_open(&l->kv, &e->pool, err));
-    BL_TRY(bl_kv_seq_new(e->pool, &e->seq, err));
-    BL_TRY(bl_sampler_new(l->info.n_vocab, &e->sampler, err));
-    e->history = bl_alloc_array(l->kv.n_context, sizeof *e->history);
-    if (!e->history) {
-        BL_FAIL(err, BL_ENOMEM, "out of memory for the history of %u tokens", l->kv.n_context);
-    }
+    BL_TRY(bl_batch_open(e, o, err));
+    e->watchdog_ms = o->watchdog_ms > 0 ? o->watchdog_ms : BL_DEFAULT_WATCHDOG_MS;
     char flags[64];
     snprintf(e->device, sizeof e->device, "%s, %u threads, %s", l->backend->ops->name,
              bl_backend_cpu_threads(l->backend), bl_cpu_flags_name(bl_backend_cpu_flags(l->backend), flags));
@@ -363,7 +134,20 @@ static bl_code open_parts(bl_engine *e, const bl_engine_options *o, bl_err *err)
         BL_FAIL(err, BL_ENOMEM, "the engine thread could not be started");
     }
     e->started = true;
-    return BL_OK;
+    return bl_watchdog_start(e, err);
+}
+
+/* Waits are measured on the monotonic clock. */
+static void init_sync(bl_engine *e) {
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&e->mu, NULL);
+    pthread_mutex_init(&e->watch_mu, NULL);
+    pthread_cond_init(&e->work, &attr);
+    pthread_cond_init(&e->watch_cv, &attr);
+    pthread_cond_init(&e->done, NULL);
+    pthread_condattr_destroy(&attr);
 }
 
 bl_code bl_engine_open(const bl_engine_options *o, bl_engine **ret, bl_err *err) {
@@ -374,10 +158,7 @@ bl_code bl_engine_open(const bl_engine_options *o, bl_engine **ret, bl_err *err)
     if (!e) {
         BL_FAIL(err, BL_ENOMEM, "out of memory for the engine");
     }
-    pthread_mutex_init(&e->mu, NULL);
-    pthread_cond_init(&e->work, NULL);
-    pthread_cond_init(&e->done, NULL);
-    e->max_queue = o->max_queue > 0 ? o->max_queue : DEFAULT_QUEUE;
+    init_sync(e);
     bl_code rc = open_parts(e, o, err);
     if (rc != BL_OK) {
         bl_engine_close(e);
@@ -398,12 +179,11 @@ void bl_engine_close(bl_engine *e) {
         pthread_mutex_unlock(&e->mu);
         pthread_join(e->thread, NULL);
     }
-    bl_free(e->history);
-    bl_sampler_free(e->sampler);
-    bl_kv_seq_free(e->seq);
-    bl_kv_pool_close(e->pool);
-    bl_exec_close(e->exec);
+    bl_watchdog_stop(e);
+    bl_batch_close(e);
     bl_loader_done(&e->model);
+    pthread_cond_destroy(&e->watch_cv);
+    pthread_mutex_destroy(&e->watch_mu);
     pthread_cond_destroy(&e->done);
     pthread_cond_destroy(&e->work);
     pthread_mutex_destroy(&e->mu);
@@ -412,31 +192,58 @@ void bl_engine_close(bl_engine *e) {
 
 /* ---- from other threads ------------------------------------------------------------------------------ */
 
+/* Cancelled ones are swept at the next step boundary; until then they do not count, but they are not
+ * unbounded either (the scheduler's own limit). Preempted ones were let in long ago. */
+static bl_code check_queue_locked(bl_engine *e, bl_err *err) {
+    uint32_t n = 0;
+    for (bl_sched_req *r = bl_sched_first_waiting(e->sched); r; r = r->next) {
+        n += r->status == BL_SCHED_WAITING && !bl_session_is_cancelled(bl_session_of(r));
+    }
+    if (n >= e->max_queue) {
+        BL_FAIL(err, BL_EBUSY, "%u requests wait already, %u may", n, e->max_queue);
+    }
+    return BL_OK;
+}
+
+static bl_code add_locked(bl_engine *e, const bl_request *r, bl_session *s, bl_err *err) {
+    if (e->stopping) {
+        BL_FAIL(err, BL_EBUSY, "the engine is being closed");
+    }
+    if (atomic_load_explicit(&e->hung, memory_order_acquire)) { /* pairs with the watchdog's */
+        BL_FAIL(err, BL_EINTERNAL, "a step of the engine hangs, requests are refused until it comes back");
+    }
+    BL_TRY(check_queue_locked(e, err));
+    bl_lease_begin(&s->lease, &e->leases, s->t_submit, s->n_prompt, s->max_output, r->first_content_ms);
+    s->sched.id = ++e->n_submitted;
+    s->sched.n_cached_guess = bl_batch_cached_locked(e, s);
+    BL_TRY(bl_sched_add(e->sched, &s->sched, err));
+    uint64_t forecast_ms;
+    if (r->first_content_ms > 0 && !bl_batch_meets_deadline_locked(e, s, &forecast_ms)) {
+        bl_sched_remove(e->sched, &s->sched);
+        e->stats.n_rejected_deadline++;
+        BL_FAIL(err, BL_EBUSY,
+                "deadline_unreachable: the first token is forecast in %llu ms, %u ms are allowed",
+                (unsigned long long)forecast_ms, r->first_content_ms);
+    }
+    return BL_OK;
+}
+
 bl_code bl_session_submit(bl_engine *e, const bl_request *r, bl_session **ret, bl_err *err) {
     bl_session *s;
     BL_TRY(bl_session_new(r, e->model.info.n_vocab, e->model.info.n_context, &s, err));
     pthread_mutex_lock(&e->mu);
-    uint32_t waiting = 0, all = e->stats.waiting;
-    for (bl_session *q = e->first; q; q = q->next) {
-        waiting += !bl_session_is_cancelled(q);
-    }
-    /* Cancelled ones are swept at the next step boundary; until then they do not count, but they are not
-     * unbounded either. */
-    bool full = waiting >= e->max_queue || all >= 4 * e->max_queue || e->stopping;
-    if (!full) {
-        *(e->last ? &e->last->next : &e->first) = s;
-        e->last = s;
-        e->stats.waiting++;
+    bl_code rc = add_locked(e, r, s, err);
+    if (rc == BL_OK) {
+        bl_batch_count_locked(e);
         *ret = s; /* before the engine can see it */
         pthread_cond_signal(&e->work);
     }
     pthread_mutex_unlock(&e->mu);
-    if (full) {
+    if (rc != BL_OK) {
         bl_session_unref(s);
         bl_session_unref(s);
-        BL_FAIL(err, BL_EBUSY, "%u requests wait already, %u may", waiting, e->max_queue);
     }
-    return BL_OK;
+    return rc;
 }
 
 const bl_model_info *bl_engine_info(const bl_engine *e) {
@@ -450,13 +257,26 @@ const char *bl_engine_device(const bl_engine *e) {
 void bl_engine_get_stats(bl_engine *e, bl_engine_stats *ret) {
     pthread_mutex_lock(&e->mu);
     *ret = e->stats;
+    if (e->cache) {
+        bl_prefix_cache_stats c;
+        bl_prefix_cache_get_stats(e->cache, &c);
+        ret->cache_lookups = c.n_lookups;
+        ret->cache_hits = c.n_hits;
+        ret->cache_tokens_hit = c.n_tokens_hit;
+        ret->cache_evicted = c.n_evicted_nodes;
+        ret->cache_bytes_in_use = c.bytes_in_use;
+        ret->cache_bytes_max = c.max_bytes;
+    }
     pthread_mutex_unlock(&e->mu);
+    uint64_t start = atomic_load_explicit(&e->step_start_ns, memory_order_acquire), now = bl_clock_mono_ns();
+    ret->step_age_ns = start > 0 && now > start ? now - start : 0;
+    ret->hung = atomic_load_explicit(&e->hung, memory_order_acquire); /* both pair with the watchdog's */
 }
 
 /* Hands a job to the engine thread and waits; jobs of several callers run one after the other. */
-static double do_job(bl_engine *e, job_kind job, char **ret_text) {
+static double do_job(bl_engine *e, bl_engine_job job, char **ret_text) {
     pthread_mutex_lock(&e->mu);
-    while (e->job != JOB_NONE || e->job_finished) {
+    while (e->job != BL_JOB_NONE || e->job_finished) {
         pthread_cond_wait(&e->done, &e->mu);
     }
     e->job = job;
@@ -476,20 +296,20 @@ static double do_job(bl_engine *e, job_kind job, char **ret_text) {
 }
 
 double bl_engine_measure_read_gbps(bl_engine *e) {
-    return do_job(e, JOB_READ_GBPS, NULL);
+    return do_job(e, BL_JOB_READ_GBPS, NULL);
 }
 
 double bl_engine_measure_int8_gops(bl_engine *e) {
-    return do_job(e, JOB_INT8_GOPS, NULL);
+    return do_job(e, BL_JOB_INT8_GOPS, NULL);
 }
 
 void bl_engine_set_profile(bl_engine *e, bool on) {
-    do_job(e, on ? JOB_PROFILE_ON : JOB_PROFILE_OFF, NULL);
+    do_job(e, on ? BL_JOB_PROFILE_ON : BL_JOB_PROFILE_OFF, NULL);
 }
 
 char *bl_engine_profile_text(bl_engine *e) {
     char *text = NULL;
-    do_job(e, JOB_PROFILE_TEXT, &text);
+    do_job(e, BL_JOB_PROFILE_TEXT, &text);
     return text;
 }
 

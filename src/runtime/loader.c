@@ -5,17 +5,111 @@
 #include "base/base.h"
 #include "base/log.h"
 #include "runtime/plan.h"
+#include "runtime/prefix_cache.h"
 
-static bl_code inspect(const bl_engine_options *o, bl_loaded *l, bl_err *err) {
-    bl_activations act = o->activations_f32 ? BL_ACTIVATIONS_F32 : BL_ACTIVATIONS_INT8;
-    bl_cpu_options cpu = {.n_threads = o->n_threads, .cpu_mask = o->cpu_mask, .activations = act};
+#define DEFAULT_CONCURRENT 4u
+#define MIN_AUTO_CONTEXT   512u
+#define MAX_AUTO_CACHE     ((uint64_t)4 << 30)
+#define AUTO_CACHE_SEQS    16u /* as many whole contexts are enough of a cache */
+
+static bl_code check_options(const bl_engine_options *o, bl_err *err) {
     if (!o->model_path) {
         BL_FAIL(err, BL_EINVAL, "no model path given");
     }
-    if (o->prefill_chunk > BL_MAX_CHUNK) {
-        BL_FAIL(err, BL_EINVAL, "prefill chunk is %u rows, at most %u are allowed", o->prefill_chunk,
-                BL_MAX_CHUNK);
+    if (o->prefill_chunk > BL_MAX_CHUNK || o->step_tokens > BL_MAX_CHUNK || o->solo_stripe > BL_MAX_CHUNK) {
+        BL_FAIL(err, BL_EINVAL, "prefill chunk is %u rows, step %u, solo stripe %u: at most %u are allowed",
+                o->prefill_chunk, o->step_tokens, o->solo_stripe, BL_MAX_CHUNK);
     }
+    if (o->max_concurrent > BL_MAX_CONCURRENT) {
+        BL_FAIL(err, BL_EINVAL, "max_concurrent is %u, at most %u are allowed", o->max_concurrent,
+                BL_MAX_CONCURRENT);
+    }
+    return BL_OK;
+}
+
+/* Rows of a step: at least a chunk, the stripe, and one for each running sequence. */
+static void choose_rows(const bl_engine_options *o, bl_loaded *l) {
+    uint32_t n_context = l->kv.n_context;
+    l->chunk_rows = BL_MIN(o->prefill_chunk > 0 ? o->prefill_chunk : BL_DEFAULT_CHUNK, n_context);
+    l->max_rows = BL_MAX(BL_MAX(o->step_tokens, l->chunk_rows), l->kv.n_seqs);
+    l->max_rows = BL_MAX(l->max_rows, BL_MIN(o->solo_stripe, n_context));
+    l->chunk_rows = BL_MIN(l->chunk_rows, l->max_rows);
+    l->kv.max_rows = BL_MIN(l->max_rows, n_context);
+}
+
+static void choose_storage(const bl_engine_options *o, bl_loaded *l) {
+    bool paged = o->kv_storage == BL_KV_CHOICE_PAGED;
+    l->kv.storage = paged && !o->kv_paged_disabled ? BL_KV_PAGED : BL_KV_CONTIGUOUS;
+    l->kv_reason = paged && o->kv_paged_disabled        ? "kill_switch"
+                   : o->kv_storage == BL_KV_CHOICE_AUTO ? "auto"
+                                                        : "asked_for";
+}
+
+/* The longest context, in whole tiles, whose keys and values fit. */
+static uint32_t context_that_fits(const bl_kv_geometry *g, uint64_t bytes) {
+    uint32_t low = 0, high = g->n_context / BL_KV_TILE;
+    while (low < high) {
+        uint32_t mid = low + (high - low + 1) / 2;
+        if (bl_kv_seq_bytes(g, mid * BL_KV_TILE) <= bytes) {
+            low = mid;
+        } else {
+            high = mid - 1;
+        }
+    }
+    return low * BL_KV_TILE;
+}
+
+static uint64_t choose_cache(const bl_engine_options *o, const bl_loaded *l, uint64_t room) {
+    if (o->prefix_cache_bytes != BL_AUTO) {
+        return o->prefix_cache_bytes;
+    }
+    uint64_t seq = bl_kv_seq_bytes(&l->kv, l->kv.n_context) + bl_kv_state_bytes(&l->kv), all;
+    if (!bl_mul_u64(seq, AUTO_CACHE_SEQS, &all)) {
+        all = UINT64_MAX;
+    }
+    uint64_t bytes = BL_MIN(BL_MIN(all, MAX_AUTO_CACHE), room / 8);
+    return bytes >= bl_prefix_cache_node_bytes(&l->kv) ? bytes : 0;
+}
+
+/* What keys, values and the prefix cache may take: what all sessions could use, or what the memory that is
+ * left beside the rest of the plan allows. A context that nobody asked for shrinks until one session of that
+ * length fits; one that was asked for does not (the loader then refuses the plan). */
+static bl_code choose_budget(const bl_engine_options *o, bl_loaded *l, uint64_t *ret_cache, bl_err *err) {
+    bl_kv_geometry one = l->kv;
+    bl_model_info fixed;
+    one.capacity_bytes = bl_kv_seq_bytes(&one, BL_MIN(one.n_context, BL_KV_TILE));
+    BL_TRY(bl_plan_make(l->model, l->backend, &one, l->max_rows, 0, &fixed, err));
+    uint64_t beside = fixed.total_bytes - one.capacity_bytes;
+    uint64_t limit = o->max_memory_bytes > 0 ? o->max_memory_bytes : bl_plan_available_bytes();
+    uint64_t room = limit == 0 ? UINT64_MAX : limit > beside ? limit - beside : 0;
+    uint64_t most = o->kv_bytes > 0 ? BL_MIN(o->kv_bytes, room) : room;
+    if (o->n_context == 0 && bl_kv_seq_bytes(&l->kv, l->kv.n_context) > most) {
+        l->kv.n_context = BL_MAX(context_that_fits(&l->kv, most), BL_MIN(MIN_AUTO_CONTEXT, l->kv.n_context));
+        choose_rows(o, l);
+    }
+    uint64_t seq = bl_kv_seq_bytes(&l->kv, l->kv.n_context), want;
+    if (o->kv_bytes > 0 && o->kv_bytes < seq) {
+        BL_FAIL(err, BL_EINVAL,
+                "the key/value budget is %llu bytes, one session of %u positions needs %llu: give it more or "
+                "ask for a smaller context",
+                (unsigned long long)o->kv_bytes, l->kv.n_context, (unsigned long long)seq);
+    }
+    *ret_cache = choose_cache(o, l, room > seq ? room - seq : 0);
+    if (!bl_mul_u64(seq, l->kv.n_seqs, &want)) {
+        want = UINT64_MAX;
+    }
+    uint64_t left = room > *ret_cache ? room - *ret_cache : 0;
+    l->kv.capacity_bytes = o->kv_bytes > 0 ? o->kv_bytes : BL_MAX(BL_MIN(want, left), seq);
+    return BL_OK;
+}
+
+static bl_code inspect(const bl_engine_options *o, bl_loaded *l, bl_err *err) {
+    bl_activations act = o->activations_f32 ? BL_ACTIVATIONS_F32 : BL_ACTIVATIONS_INT8;
+    bl_cpu_options cpu = {.n_threads = o->n_threads,
+                          .cpu_mask = o->cpu_mask,
+                          .activations = act,
+                          .attn_query_block = o->attn_query_block};
+    BL_TRY(check_options(o, err));
     BL_TRY(bl_checkpoint_open(o->model_path, &l->ckpt, err));
     BL_TRY(bl_model_new(l->ckpt, act, &l->model, err));
     BL_TRY(bl_backend_cpu_open(&cpu, &l->backend, err));
@@ -25,17 +119,22 @@ static bl_code inspect(const bl_engine_options *o, bl_loaded *l, bl_err *err) {
         BL_FAIL(err, BL_EINVAL, "a context of %u positions is asked for, '%s' declares %u", o->n_context,
                 bl_checkpoint_name(l->ckpt), trained);
     }
-    uint32_t n_context = o->n_context > 0 ? o->n_context : trained;
-    l->max_rows = BL_MIN(o->prefill_chunk > 0 ? o->prefill_chunk : BL_DEFAULT_CHUNK, n_context);
     l->kv = (bl_kv_geometry){.layers = l->model->kv,
                              .n_layers = l->model->n_kv,
                              .states = l->model->states,
                              .n_states = l->model->n_states,
-                             .n_context = n_context,
-                             .max_rows = l->max_rows,
-                             .n_seqs = 1,
+                             .n_context = o->n_context > 0 ? o->n_context : trained,
+                             .n_seqs = o->max_concurrent > 0 ? o->max_concurrent : DEFAULT_CONCURRENT,
                              .f32 = o->activations_f32};
-    return bl_plan_make(l->model, l->backend, &l->kv, l->max_rows, &l->info, err);
+    uint64_t cache = 0;
+    choose_storage(o, l);
+    choose_rows(o, l);
+    BL_TRY(choose_budget(o, l, &cache, err));
+    BL_TRY(bl_plan_make(l->model, l->backend, &l->kv, l->max_rows, cache, &l->info, err));
+    l->info.max_concurrent = l->kv.n_seqs;
+    l->info.kv_storage = bl_kv_storage_name(l->kv.storage);
+    l->info.kv_storage_reason = l->kv_reason;
+    return BL_OK;
 }
 
 bl_code bl_loader_inspect(const bl_engine_options *o, bl_loaded *ret, bl_err *err) {

@@ -180,7 +180,7 @@ static uint64_t backend_scratch(const bl_model *m, uint32_t max_rows) {
 }
 
 bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometry *kv, uint32_t max_rows,
-                     bl_model_info *ret, bl_err *err) {
+                     uint64_t prefix_cache_bytes, bl_model_info *ret, bl_err *err) {
     const bl_decoder_config *c = &m->cfg;
     bl_model_info r = {.n_params = m->n_params,
                        .n_active_params = m->n_active_params,
@@ -220,12 +220,15 @@ bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometr
             l->window > 0 ? 0 : bl_kv_tile_bytes(l->n_kv_heads, l->head_dim, kv->f32) / BL_KV_TILE;
     }
     BL_TRY(bl_kv_pool_bytes(kv, &r.kv_bytes, err));
+    r.kv_seq_bytes = bl_kv_seq_bytes(kv, kv->n_context);
+    r.prefix_cache_bytes = prefix_cache_bytes;
     r.state_bytes = bl_kv_state_bytes(kv);
     r.kv_bytes += r.state_bytes * kv->n_seqs;
     BL_TRY(bl_exec_bytes(m, max_rows, kv->n_seqs, &r.scratch_bytes, err));
     r.scratch_bytes += backend_scratch(m, max_rows) + bl_sampler_bytes(c->n_vocab);
     r.other_bytes = PROGRAM_BYTES + (uint64_t)c->n_vocab * TOKENIZER_TOKEN_BYTES;
     if (!bl_add_u64(r.weights_bytes, r.kv_bytes, &r.total_bytes) ||
+        !bl_add_u64(r.total_bytes, prefix_cache_bytes, &r.total_bytes) ||
         !bl_add_u64(r.total_bytes, r.scratch_bytes + r.other_bytes, &r.total_bytes)) {
         BL_FAIL(err, BL_ERANGE, "the memory plan of '%s' overflows", bl_checkpoint_name(m->ckpt));
     }

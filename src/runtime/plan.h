@@ -10,7 +10,7 @@
 
 /* Fills info from headers. */
 bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometry *kv, uint32_t max_rows,
-                     bl_model_info *ret, bl_err *err) BL_MUST_CHECK;
+                     uint64_t prefix_cache_bytes, bl_model_info *ret, bl_err *err) BL_MUST_CHECK;
 
 /* Bytes this process may still take: the smaller of what the machine has available and what its control group
  * leaves. 0 when neither can be read. */

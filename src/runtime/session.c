@@ -56,7 +56,7 @@ static bool init_sync(bl_session *s) {
 }
 
 static void free_arrays(bl_session *s) {
-    bl_free(s->prompt);
+    bl_free(s->ids);
     bl_free(s->tokens);
     bl_free(s->top);
     bl_free(s->bias);
@@ -75,19 +75,19 @@ bl_code bl_session_new(const bl_request *r, uint32_t n_vocab, uint32_t n_context
     /* The last token is sampled but not stored, so it needs no position. */
     s->max_output = BL_MIN(r->max_tokens, n_context - s->n_prompt + 1);
     s->n_top = r->logprobs ? BL_MIN(r->n_top_logprobs, n_vocab) : 0;
-    s->prompt = bl_alloc_array(s->n_prompt, sizeof *s->prompt);
+    s->ids = bl_alloc_array((size_t)s->n_prompt + s->max_output, sizeof *s->ids);
     s->tokens = bl_alloc_array(s->max_output, sizeof *s->tokens);
     s->top = bl_alloc_array((size_t)s->max_output * s->n_top, sizeof *s->top);
     s->bias = bl_alloc_array(r->n_logit_bias, sizeof *s->bias);
     bool counted =
         !bl_penalties_on(&r->sampling) ||
         bl_token_counts_new(r->prompt, s->n_prompt, s->max_output, n_vocab, &s->counts, NULL) == BL_OK;
-    if (!s->prompt || !s->tokens || !s->top || !s->bias || !counted || !init_sync(s)) {
+    if (!s->ids || !s->tokens || !s->top || !s->bias || !counted || !init_sync(s)) {
         free_arrays(s);
         BL_FAIL(err, BL_ENOMEM, "out of memory for a session of %zu prompt tokens and up to %u more",
                 r->n_prompt, BL_MIN(r->max_tokens, n_context));
     }
-    memcpy(s->prompt, r->prompt, s->n_prompt * sizeof *s->prompt);
+    memcpy(s->ids, r->prompt, s->n_prompt * sizeof *s->ids);
     if (r->n_stop_ids > 0) {
         memcpy(s->stop_ids, r->stop_ids, r->n_stop_ids * sizeof *r->stop_ids);
     }
@@ -100,6 +100,10 @@ bl_code bl_session_new(const bl_request *r, uint32_t n_vocab, uint32_t n_context
     s->logprobs = r->logprobs;
     s->logit_hash = r->logit_hash || r->hash_prompt;
     s->hash_prompt = r->hash_prompt;
+    s->no_prefix_cache = r->no_prefix_cache;
+    s->tenant = r->tenant;
+    s->sched = (bl_sched_req){
+        .priority = r->priority, .n_tokens = s->n_prompt, .n_tokens_end = s->n_prompt + s->max_output};
     s->notify = r->notify;
     s->notify_user = r->notify_user;
     s->t_submit = bl_clock_mono_ns();
@@ -107,6 +111,10 @@ bl_code bl_session_new(const bl_request *r, uint32_t n_vocab, uint32_t n_context
     atomic_init(&s->cancel, false);
     *ret = s;
     return BL_OK;
+}
+
+void bl_session_ref(bl_session *s) {
+    atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed); /* the caller's own keeps it alive */
 }
 
 void bl_session_unref(bl_session *s) {
@@ -137,22 +145,30 @@ static void notify_locked(bl_session *s) {
 
 void bl_session_push_token(bl_session *s, const bl_token_event *t, const bl_top_logprob *top) {
     pthread_mutex_lock(&s->mu);
-    BL_ASSERT(s->n_written < s->max_output);
-    s->tokens[s->n_written] = *t;
-    if (s->n_top > 0) {
-        memcpy(s->top + (size_t)s->n_written * s->n_top, top, s->n_top * sizeof *top);
+    if (!s->ended) {
+        BL_ASSERT(s->n_written < s->max_output);
+        s->tokens[s->n_written] = *t;
+        if (s->n_top > 0) {
+            memcpy(s->top + (size_t)s->n_written * s->n_top, top, s->n_top * sizeof *top);
+        }
+        s->n_written++;
+        notify_locked(s);
     }
-    s->n_written++;
-    notify_locked(s);
+    pthread_mutex_unlock(&s->mu);
+}
+
+void bl_session_give_up(bl_session *s, const bl_event *e) {
+    pthread_mutex_lock(&s->mu);
+    if (!s->ended) {
+        s->end = *e;
+        s->ended = true;
+        notify_locked(s);
+    }
     pthread_mutex_unlock(&s->mu);
 }
 
 void bl_session_end(bl_session *s, const bl_event *e) {
-    pthread_mutex_lock(&s->mu);
-    s->end = *e;
-    s->ended = true;
-    notify_locked(s);
-    pthread_mutex_unlock(&s->mu);
+    bl_session_give_up(s, e);
     bl_session_unref(s);
 }
 
@@ -187,8 +203,11 @@ void bl_session_count(bl_session *s, int32_t id) {
 
 static void take_token_locked(bl_session *s, bl_event *ret) {
     const bl_token_event *t = &s->tokens[s->n_read];
-    *ret = (bl_event){
-        .kind = BL_EVENT_TOKEN, .id = t->id, .is_stop = t->is_stop, .logprob = t->logprob, .n_top = s->n_top};
+    *ret = (bl_event){.kind = BL_EVENT_TOKEN,
+                      .id = s->ids[s->n_prompt + s->n_read],
+                      .is_stop = t->is_stop,
+                      .logprob = t->logprob,
+                      .n_top = s->n_top};
     for (uint32_t i = 0; i < s->n_top; i++) {
         const bl_top_logprob *p = &s->top[(size_t)s->n_read * s->n_top + i];
         ret->top[i].id = p->id;

@@ -14,12 +14,14 @@
 
 #include "bl/bl.h"
 #include "runtime/adjust.h"
+#include "runtime/kv.h"
+#include "runtime/lease.h"
+#include "runtime/sched.h"
 
 typedef struct {
-    int32_t id;
     float logprob;
     bool is_stop;
-} bl_token_event;
+} bl_token_event; /* its id is in ids[] */
 
 typedef struct {
     int32_t id;
@@ -31,23 +33,29 @@ struct bl_session {
     atomic_bool cancel; /* release by the reader, acquire by the engine at step boundaries */
 
     /* [immutable after submit] */
-    int32_t *prompt;
     uint32_t n_prompt, max_output; /* max_output: by the request and by the context */
     int32_t stop_ids[BL_MAX_STOP_IDS];
     uint32_t n_stop_ids, n_top;
     bl_sampling sampling;
     bl_logit_bias *bias; /* [n_bias] */
     uint32_t n_bias;
-    bool logprobs, logit_hash, hash_prompt;
+    bool logprobs, logit_hash, hash_prompt, no_prefix_cache;
+    uint64_t tenant;
     uint64_t t_submit;
 
+    bl_sched_req sched; /* [guarded by engine.mu] */
+    bl_lease lease;     /* [guarded by engine.mu] */
+    bool given_up;      /* [guarded by engine.mu] the watchdog ended it */
+
     /* [engine thread] */
-    struct bl_session *next; /* in the waiting queue: [guarded by engine.mu] */
-    uint32_t n_done;         /* prompt tokens evaluated or skipped */
-    uint32_t n_output;
-    int32_t last_id;
     bl_token_counts *counts; /* NULL without penalties */
-    uint64_t t_start, t_first, hash;
+    int32_t *ids;   /* [n_prompt + max_output]: prompt, then output; a reader sees the ones of its events */
+    bl_kv_seq *seq; /* NULL while it waits */
+    uint32_t n_output, n_cached;
+    uint64_t t_start, t_first, t_last, max_gap_ns, hash;
+    struct bl_session *next_ended; /* those that a step ends, until their events are out */
+    bl_event last;                 /* the event they end with */
+    bool failed;                   /* in this step, for last.err */
 
     /* [guarded by mu] */
     pthread_mutex_t mu;
@@ -66,12 +74,16 @@ struct bl_session {
 /* Checks and copies a request. n_vocab bounds ids. BL_EINVAL, BL_ENOMEM. Both references are set. */
 bl_code bl_session_new(const bl_request *r, uint32_t n_vocab, uint32_t n_context, bl_session **ret,
                        bl_err *err) BL_MUST_CHECK;
+void bl_session_ref(bl_session *s);
 void bl_session_unref(bl_session *s);
 
 /* Engine side. */
+/* The token is ids[n_prompt + number of tokens pushed before]. Nothing happens after the end. */
 void bl_session_push_token(bl_session *s, const bl_token_event *t, const bl_top_logprob *top);
-/* The last event; drops the engine's reference. */
+/* The last event, unless there was one; drops the engine's reference. */
 void bl_session_end(bl_session *s, const bl_event *e);
+/* The last event while the engine thread may still work on the session (the watchdog's way). */
+void bl_session_give_up(bl_session *s, const bl_event *e);
 bool bl_session_is_cancelled(bl_session *s);
 bool bl_session_is_stop(const bl_session *s, int32_t id);
 /* What the sampler needs to know of the request to draw output token n_output. Borrowed until the next call

@@ -252,6 +252,7 @@ static void test_queue_is_bounded(void **state) {
     bl_engine_options o = options_for(tiny_llama);
     o.n_context = 4096;
     o.max_queue = 2;
+    o.max_concurrent = 1;
     bl_engine *e = open_engine(&o);
     bl_request r = greedy(4000), few = greedy(2);
     bl_session *run = submit(e, &r), *wait[2], *s = NULL;
@@ -405,13 +406,18 @@ static void test_opening_is_checked(void **state) {
     assert_int_equal(bl_engine_open(&o, &e, &err), BL_EINVAL);
     assert_string_equal(err.msg, "a context of 5000 positions is asked for, 'llama-tiny' declares 4096");
     o.n_context = 4096;
-    bl_model_info info;
+    o.max_concurrent = 2;
+    bl_model_info two, info;
+    TINY_MUST(bl_model_inspect(&o, &two, &err));
+    assert_int_equal(two.kv_bytes, 2 * two.kv_seq_bytes);
+    o.max_concurrent = 1;
     TINY_MUST(bl_model_inspect(&o, &info, &err));
     assert_string_equal(info.family, "llama");
     assert_string_equal(info.container, "safetensors");
     assert_string_equal(info.quant, "BF16 29");
     assert_int_equal(info.kv_bytes_per_token, 4 * 2 * 2 * 32 * 2);
-    assert_int_equal(info.kv_bytes, 4096 * info.kv_bytes_per_token);
+    assert_int_equal(info.kv_seq_bytes, 4096 * info.kv_bytes_per_token);
+    assert_int_equal(info.kv_bytes, info.kv_seq_bytes);
     assert_int_equal(info.total_bytes,
                      info.weights_bytes + info.kv_bytes + info.scratch_bytes + info.other_bytes);
     o.max_memory_bytes = info.total_bytes - 1;
@@ -422,6 +428,16 @@ static void test_opening_is_checked(void **state) {
     assert_memory_equal(&info, bl_engine_info(e), sizeof info);
     assert_non_null(strstr(bl_engine_device(e), "cpu, 1 threads"));
     bl_engine_close(e);
+    o.max_concurrent = 2; /* the budget shrinks to what is there, but not below one session */
+    o.max_memory_bytes = two.total_bytes - 1000;
+    TINY_MUST(bl_model_inspect(&o, &info, &err));
+    assert_int_equal(info.kv_bytes, two.kv_bytes - 1000);
+    assert_int_equal(info.total_bytes, o.max_memory_bytes);
+    o.n_context = 0; /* nobody asked for 4096: it shrinks to what fits */
+    o.max_memory_bytes = two.total_bytes - two.kv_seq_bytes - two.kv_seq_bytes / 2;
+    TINY_MUST(bl_model_inspect(&o, &info, &err));
+    assert_int_equal(info.n_context, 2048);
+    assert_true(info.total_bytes <= o.max_memory_bytes);
     o.prefill_chunk = 5000;
     assert_int_equal(bl_engine_open(&o, &e, &err), BL_EINVAL);
     o.prefill_chunk = 0;
@@ -635,6 +651,7 @@ static void test_common_prefix_is_kept(void **state) {
     const char *models[] = {tiny_llama, tiny_gemma};
     for (int m = 0; m < 2; m++) {
         bl_engine_options o = options_for(models[m]);
+        o.prefix_cache_bytes = BL_AUTO;
         int32_t second[N_PROMPT + 40];
         bl_engine *e = open_engine(&o);
         bl_request r = greedy(30);

@@ -1,0 +1,424 @@
+/* One step of the batch: which rows run is the scheduler's choice, what memory they need is the key/value
+ * pool's and the prefix cache's, and the tokens that come out go to their sessions. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "runtime/engine.h"
+#include "runtime/logit_hash.h"
+
+#define DEFAULT_GAP_MS 250u
+#define MIN_PREFILL    16u /* prompt rows beside decoding ones at least: a prompt always advances */
+#define FIRST_PREFILL  32u /* until the speed is known */
+#define MEAN_WEIGHT    0.2 /* of a new observation */
+#define HAIRCUT        0.5 /* forecasts count on half of the measured speed */
+
+/* ---- sessions that end ------------------------------------------------------------------------------- */
+
+/* Takes the session out; its last event goes out in hand_out, without the lock. */
+static void end_locked(bl_engine *e, bl_session *s, const bl_event *ev) {
+    bl_sched_remove(e->sched, &s->sched);
+    bl_kv_seq_free(s->seq);
+    s->seq = NULL;
+    s->last = *ev;
+    s->last.n_prompt = s->n_prompt;
+    s->last.n_output = s->n_output;
+    s->next_ended = e->ended;
+    e->ended = s;
+}
+
+static void finish_locked(bl_engine *e, bl_session *s, bl_finish why) {
+    uint64_t now = bl_clock_mono_ns();
+    uint64_t first = s->t_first > 0 ? s->t_first : now, start = s->t_start > 0 ? s->t_start : now;
+    bl_event ev = {.kind = BL_EVENT_FINISHED,
+                   .finish = why,
+                   .n_cached = s->n_cached,
+                   .n_preempted = s->sched.n_preempted,
+                   .queue_ns = start - s->t_submit,
+                   .prefill_ns = first > start ? first - start : 0,
+                   .decode_ns = now - first,
+                   .ttft_ns = s->t_first > 0 ? first - s->t_submit : 0,
+                   .max_gap_ns = s->max_gap_ns,
+                   .logit_hash = s->hash};
+    e->stats.n_finished += why != BL_FINISH_CANCELLED;
+    e->stats.n_cancelled += why == BL_FINISH_CANCELLED;
+    end_locked(e, s, &ev);
+}
+
+static void fail_locked(bl_engine *e, bl_session *s, const bl_err *why) {
+    bl_event ev = {.kind = BL_EVENT_FAILED, .err = *why};
+    bl_log(BL_LOG_WARN, "engine", "request_failed", "code=%s", bl_code_name(why->code));
+    e->stats.n_failed++;
+    end_locked(e, s, &ev);
+}
+
+void bl_batch_count_locked(bl_engine *e) {
+    e->stats.running = bl_sched_running(e->sched);
+    e->stats.waiting = bl_sched_waiting(e->sched);
+}
+
+void bl_batch_hand_out(bl_engine *e) {
+    while (e->ended) {
+        bl_session *s = e->ended;
+        e->ended = s->next_ended;
+        bl_session_end(s, &s->last);
+    }
+}
+
+static void expire_locked(bl_engine *e, bl_session *s, bl_lease_cause cause) {
+    bl_err why;
+    (void)bl_err_set(&why, BL_EBUSY, __FILE__, __LINE__,
+                     "%s: %u of %u prompt tokens evaluated, %u tokens given", bl_lease_cause_name(cause),
+                     BL_MIN(s->sched.n_computed, s->n_prompt), s->n_prompt, s->n_output);
+    e->stats.n_expired++;
+    fail_locked(e, s, &why);
+}
+
+static void sweep_list_locked(bl_engine *e, bl_sched_req *first, uint64_t now) {
+    for (bl_sched_req *r = first, *next; r; r = next) {
+        bl_session *s = bl_session_of(r);
+        next = r->next;
+        bl_lease_cause cause = bl_lease_check(&s->lease, &e->leases, now);
+        if (e->stopping || bl_session_is_cancelled(s)) {
+            finish_locked(e, s, BL_FINISH_CANCELLED);
+        } else if (cause != BL_LEASE_OK) {
+            expire_locked(e, s, cause);
+        }
+    }
+}
+
+static void count_memory_locked(bl_engine *e) {
+    e->stats.kv_bytes_in_use = bl_kv_pool_bytes_in_use(e->pool);
+    e->stats.kv_bytes_committed = bl_kv_pool_bytes_committed(e->pool);
+}
+
+void bl_batch_sweep_locked(bl_engine *e) {
+    uint64_t now = bl_clock_mono_ns();
+    sweep_list_locked(e, bl_sched_first_running(e->sched), now);
+    sweep_list_locked(e, bl_sched_first_waiting(e->sched), now);
+    count_memory_locked(e);
+}
+
+/* ---- memory, as the scheduler asks for it [guarded by mu] -------------------------------------------- */
+
+static uint32_t mem_start(void *user, bl_sched_req *r) {
+    bl_engine *e = user;
+    bl_session *s = bl_session_of(r);
+    uint32_t n = 0;
+    /* Let in for its first chunk only, it would soon be preempted. */
+    uint64_t needs = bl_kv_seq_bytes(&e->model.kv, r->n_tokens);
+    bool others = bl_sched_running(e->sched) > 0;
+    if (others && needs > bl_kv_pool_capacity(e->pool) - bl_kv_pool_bytes_in_use(e->pool)) {
+        return UINT32_MAX;
+    }
+    if (bl_kv_seq_new(e->pool, &s->seq, NULL) != BL_OK) {
+        return UINT32_MAX;
+    }
+    if (e->cache && !s->no_prefix_cache && !s->hash_prompt) {
+        n = bl_prefix_cache_load(e->cache, s->tenant, s->ids, r->n_tokens - 1, s->seq);
+    }
+    if (s->t_start == 0) {
+        uint64_t now = bl_clock_mono_ns();
+        s->t_start = now;
+        s->n_cached = n;
+        e->stats.n_cached_tokens += n;
+        bl_histogram_add(&e->stats.queue, (double)(now - s->t_submit) / 1e9);
+    }
+    bl_lease_admitted(&s->lease, bl_clock_mono_ns());
+    return n;
+}
+
+static bool mem_reserve(void *user, bl_sched_req *r, uint32_t n) {
+    (void)user;
+    return bl_kv_seq_reserve(bl_session_of(r)->seq, n, NULL) == BL_OK;
+}
+
+/* What a preempted request had is worth keeping: its second prefill then costs a copy. */
+static void mem_release(void *user, bl_sched_req *r) {
+    bl_engine *e = user;
+    bl_session *s = bl_session_of(r);
+    if (e->cache && !s->no_prefix_cache && bl_kv_seq_len(s->seq) > 0) {
+        bl_prefix_cache_store(e->cache, s->tenant, s->ids, s->seq, true);
+    }
+    bl_kv_seq_free(s->seq);
+    s->seq = NULL;
+}
+
+/* ---- planning ---------------------------------------------------------------------------------------- */
+
+/* Prompt rows that a step may hold beside decoding ones, so that it takes about token_gap_ms. */
+static uint32_t prefill_cap(const bl_engine *e) {
+    if (e->prefill_cap > 0) {
+        return e->prefill_cap;
+    }
+    if (e->row_ns <= 0) {
+        return FIRST_PREFILL;
+    }
+    double rows = ((double)e->token_gap_ms * 1e6 - e->step_ns) / e->row_ns;
+    return rows < MIN_PREFILL ? MIN_PREFILL : rows > 1e6 ? 1000000u : (uint32_t)rows;
+}
+
+uint32_t bl_batch_cached_locked(const bl_engine *e, const bl_session *s) {
+    bool asks = e->cache && !s->no_prefix_cache && !s->hash_prompt;
+    return asks ? bl_prefix_cache_peek(e->cache, s->tenant, s->ids, s->n_prompt - 1) : 0;
+}
+
+bool bl_batch_meets_deadline_locked(bl_engine *e, const bl_session *s, uint64_t *ret_forecast_ms) {
+    bl_sched_work w;
+    *ret_forecast_ms = 0;
+    if (e->row_ns <= 0) {
+        return true; /* nothing was measured yet: the deadline itself still holds */
+    }
+    if (!bl_sched_forecast(e->sched, &s->sched, s->sched.n_cached_guess, prefill_cap(e), &w)) {
+        *ret_forecast_ms = UINT32_MAX;
+        return false;
+    }
+    double ns = ((double)w.prefill_rows * e->row_ns + (double)w.steps * e->step_ns) / HAIRCUT;
+    *ret_forecast_ms = (uint64_t)(ns / 1e6);
+    return ns <= (double)s->lease.first_content_ns - (double)bl_clock_mono_ns();
+}
+
+bool bl_batch_plan_locked(bl_engine *e) {
+    bl_sched_plan_step(e->sched, prefill_cap(e), &e->plan);
+    uint64_t now = bl_clock_mono_ns();
+    for (uint32_t i = 0; i < e->plan.n_preempted; i++) {
+        bl_lease_preempted(&bl_session_of(e->plan.preempted[i])->lease, now);
+    }
+    e->stats.n_preempted += e->plan.n_preempted;
+    count_memory_locked(e);
+    return e->plan.n_items > 0;
+}
+
+/* ---- tokens ------------------------------------------------------------------------------------------ */
+
+/* Draws the session's next token from the logits. */
+static bl_code draw(bl_engine *e, bl_session *s, const float *logits, bl_err *err) {
+    bl_token_event t = {0};
+    bl_top_logprob top[BL_MAX_TOP_LOGPROBS];
+    int32_t id;
+    bl_pick_inputs in = bl_session_pick_inputs(s);
+    BL_TRY(bl_sampler_pick(e->sampler, logits, &in, &id, err));
+    if (s->logprobs) {
+        int32_t ids[BL_MAX_TOP_LOGPROBS];
+        float values[BL_MAX_TOP_LOGPROBS];
+        bl_sampler_logprobs(e->sampler, logits, id, s->n_top, &t.logprob, ids, values);
+        for (uint32_t i = 0; i < s->n_top; i++) {
+            top[i] = (bl_top_logprob){ids[i], values[i]};
+        }
+    }
+    t.is_stop = bl_session_is_stop(s, id);
+    bl_session_count(s, id);
+    s->ids[s->n_prompt + s->n_output] = id;
+    s->n_output++;
+    bl_session_push_token(s, &t, top);
+    return BL_OK;
+}
+
+/* Sessions of one head call: hashes, then tokens. A session whose logits are no numbers fails alone. */
+static void take_logits(bl_engine *e, const bl_wanted_row *w, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        bl_session *s = w[i].s;
+        const float *logits = bl_exec_logits(e->exec, i);
+        if (s->logit_hash && (w[i].draws || s->hash_prompt)) {
+            s->hash = bl_logit_hash_row(s->hash, logits, e->model.info.n_vocab);
+        }
+        if (w[i].draws && draw(e, s, logits, &s->last.err) != BL_OK) {
+            s->failed = true;
+        }
+    }
+}
+
+/* ---- the step ---------------------------------------------------------------------------------------- */
+
+static bool is_frontier(const bl_session *s) {
+    return s->sched.n_computed == s->sched.n_tokens;
+}
+
+/* Rows of the plan into the step; *ret_all: a hash covers rows that draw nothing. */
+static uint32_t gather(bl_engine *e, bool *ret_all) {
+    uint32_t n_wanted = 0, row = 0;
+    *ret_all = false;
+    bl_exec_begin(e->exec);
+    for (uint32_t i = 0; i < e->plan.n_items; i++) {
+        const bl_sched_item *it = &e->plan.items[i];
+        bl_session *s = bl_session_of(it->req);
+        uint32_t pos = s->sched.n_computed - it->n;
+        bool hashed = s->hash_prompt && pos < s->n_prompt;
+        bl_exec_add(e->exec, s->seq, s->ids + pos, it->n, pos);
+        for (uint32_t k = 0; k < it->n; k++) {
+            bool last = k + 1 == it->n && is_frontier(s);
+            if (last || hashed) {
+                e->wanted[n_wanted++] = (bl_wanted_row){.row = row + k, .s = s, .draws = last};
+            }
+        }
+        *ret_all = *ret_all || hashed;
+        row += it->n;
+    }
+    return n_wanted;
+}
+
+/* Logits of the wanted rows. Rows that nobody asks about leave after the last stored key; only a hash over
+ * the whole prompt keeps them all. */
+static bl_code run_head(bl_engine *e, uint32_t n_wanted, bool all, bl_err *err) {
+    const bl_model *m = e->model.model;
+    uint32_t max = bl_exec_max_out(e->exec);
+    for (uint32_t i = 0; i < n_wanted; i++) {
+        e->wanted_rows[i] = e->wanted[i].row;
+    }
+    if (!all && n_wanted <= max) {
+        if (n_wanted > 0) {
+            BL_TRY(bl_exec_finish(e->exec, e->wanted_rows, n_wanted, err));
+            take_logits(e, e->wanted, n_wanted);
+        }
+        return BL_OK;
+    }
+    BL_TRY(bl_exec_run(e->exec, m->stored_op, m->select_op, err));
+    for (uint32_t from = 0; from < n_wanted; from += max) {
+        uint32_t n = BL_MIN(n_wanted - from, max);
+        BL_TRY(bl_exec_head(e->exec, e->wanted_rows + from, n, err));
+        take_logits(e, e->wanted + from, n);
+    }
+    return BL_OK;
+}
+
+/* The cache gets whole tiles as they come, and what is left over when a prompt or an answer is complete. A
+ * snapshot of recurrent state goes with the end of a prompt chunk: that is where others may part. */
+static void remember_locked(bl_engine *e, bl_session *s, bool ends) {
+    uint32_t len = bl_kv_seq_len(s->seq);
+    bool prompt = len <= s->n_prompt;
+    if (e->cache && !s->no_prefix_cache && (prompt || ends || len % BL_KV_TILE == 0)) {
+        bl_prefix_cache_store(e->cache, s->tenant, s->ids, s->seq, ends || prompt);
+    }
+}
+
+/* What a step did to one of its sessions. */
+static void settle_locked(bl_engine *e, const bl_sched_item *it, uint64_t now) {
+    bl_session *s = bl_session_of(it->req);
+    uint32_t pos = s->sched.n_computed - it->n, before = s->sched.n_tokens - s->n_prompt;
+    bl_kv_seq_commit(s->seq, it->n);
+    bl_lease_computed(&s->lease, now, s->sched.n_computed);
+    e->stats.n_prompt_tokens += pos < s->n_prompt ? BL_MIN(it->n, s->n_prompt - pos) : 0;
+    if (s->failed) {
+        bl_err why = s->last.err;
+        fail_locked(e, s, &why);
+        return;
+    }
+    if (s->n_output == before) {
+        remember_locked(e, s, false);
+        return;
+    }
+    e->stats.n_output_tokens++;
+    bl_lease_token(&s->lease, now);
+    if (s->t_first == 0) {
+        s->t_first = now;
+        bl_histogram_add(&e->stats.ttft, (double)(now - s->t_submit) / 1e9);
+    } else {
+        s->max_gap_ns = BL_MAX(s->max_gap_ns, now - s->t_last);
+        bl_histogram_add(&e->stats.token_gap, (double)(now - s->t_last) / 1e9);
+    }
+    s->t_last = now;
+    bool stop = bl_session_is_stop(s, s->ids[s->n_prompt + s->n_output - 1]);
+    bool ends = stop || s->n_output == s->max_output;
+    remember_locked(e, s, ends);
+    s->sched.n_tokens++;
+    if (ends) {
+        finish_locked(e, s, stop ? BL_FINISH_STOP : BL_FINISH_LENGTH);
+    }
+}
+
+static void observe(bl_engine *e, uint64_t ns) {
+    const bl_sched_plan *p = &e->plan;
+    if (p->n_prefill_rows == 0) {
+        e->step_ns += ((double)ns - e->step_ns) * (e->step_ns > 0 ? MEAN_WEIGHT : 1.0);
+    } else if (p->n_prefill_rows >= MIN_PREFILL) {
+        double row = (double)ns / p->n_rows;
+        e->row_ns += (row - e->row_ns) * (e->row_ns > 0 ? MEAN_WEIGHT : 1.0);
+    }
+}
+
+static void settle_all_locked(bl_engine *e, bl_code rc, const bl_err *why, uint64_t start_ns) {
+    uint64_t now = bl_clock_mono_ns();
+    bl_engine_stats *st = &e->stats;
+    for (uint32_t i = 0; i < e->plan.n_items; i++) {
+        if (rc == BL_OK) {
+            settle_locked(e, &e->plan.items[i], now);
+        } else { /* what is stored may be half a step */
+            fail_locked(e, bl_session_of(e->plan.items[i].req), why);
+        }
+    }
+    bl_batch_count_locked(e);
+    st->n_steps++;
+    bl_histogram_add(&st->step, (double)(now - start_ns) / 1e9);
+    count_memory_locked(e);
+    bl_attn_scores scores = bl_backend_cpu_attn_scores(e->model.backend);
+    st->attn_scores_executed = scores.executed;
+    st->attn_scores_useful = scores.useful;
+}
+
+void bl_batch_run(bl_engine *e) {
+    bl_err why = {0};
+    bool all;
+    uint64_t start = bl_clock_mono_ns();
+    bl_watchdog_step(e, e->plan.n_rows);
+    uint32_t n_wanted = gather(e, &all);
+    bl_code rc = bl_exec_run(e->exec, 0, e->model.model->stored_op, &why);
+    if (rc == BL_OK) {
+        rc = run_head(e, n_wanted, all, &why);
+    }
+    observe(e, bl_clock_mono_ns() - start);
+    bl_watchdog_rest(e);
+    pthread_mutex_lock(&e->mu);
+    settle_all_locked(e, rc, &why, start);
+    pthread_mutex_unlock(&e->mu);
+}
+
+/* ---- open and close ---------------------------------------------------------------------------------- */
+
+bl_code bl_batch_open(bl_engine *e, const bl_engine_options *o, bl_err *err) {
+    const bl_loaded *l = &e->model;
+    e->max_queue = o->max_queue > 0 ? o->max_queue : BL_DEFAULT_QUEUE;
+    bl_sched_options so = {.max_running = l->kv.n_seqs,
+                           .max_waiting = BL_MIN(4 * e->max_queue, BL_SCHED_MAX_WAITING),
+                           .step_tokens = l->max_rows,
+                           .chunk_tokens = l->chunk_rows,
+                           .solo_stripe = o->solo_stripe > 0 ? BL_MIN(o->solo_stripe, l->max_rows) : 0,
+                           .max_partial_prefills = o->max_partial_prefills == UINT32_MAX
+                                                       ? 0
+                                                       : BL_MAX(o->max_partial_prefills, 1u)};
+    bl_sched_memory memory = {e, mem_start, mem_reserve, mem_release};
+    bl_lease_options_init(&e->leases);
+    if (o->admission_timeout_ms > 0) {
+        e->leases.admission_ms = o->admission_timeout_ms;
+    }
+    if (o->stall_timeout_ms > 0) {
+        e->leases.prefill_ms = e->leases.decode_ms = o->stall_timeout_ms;
+    }
+    e->prefill_cap = o->prefill_cap;
+    e->token_gap_ms = o->token_gap_ms > 0 ? o->token_gap_ms : DEFAULT_GAP_MS;
+    BL_TRY(bl_exec_open(l->model, l->backend, l->max_rows, l->kv.n_seqs, &e->exec, err));
+    BL_TRY(bl_kv_pool_open(&l->kv, &e->pool, err));
+    if (l->info.prefix_cache_bytes > 0) {
+        BL_TRY(bl_prefix_cache_open(&l->kv, l->info.prefix_cache_bytes, &e->cache, err));
+    }
+    BL_TRY(bl_sched_open(&so, &memory, &e->sched, err));
+    BL_TRY(bl_sampler_new(l->info.n_vocab, &e->sampler, err));
+    e->wanted = bl_alloc_array(l->max_rows, sizeof *e->wanted);
+    e->wanted_rows = bl_alloc_array(l->max_rows, sizeof *e->wanted_rows);
+    if (!e->wanted || !e->wanted_rows) {
+        BL_FAIL(err, BL_ENOMEM, "out of memory for a step of %u rows", l->max_rows);
+    }
+    e->stats.kv_bytes_capacity = bl_kv_pool_capacity(e->pool);
+    return BL_OK;
+}
+
+void bl_batch_close(bl_engine *e) {
+    bl_free(e->wanted);
+    bl_free(e->wanted_rows);
+    bl_sampler_free(e->sampler);
+    bl_sched_close(e->sched);
+    bl_prefix_cache_close(e->cache);
+    bl_kv_pool_close(e->pool);
+    bl_exec_close(e->exec);
+}
