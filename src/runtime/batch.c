@@ -9,11 +9,12 @@
 #include "runtime/engine.h"
 #include "runtime/logit_hash.h"
 
-#define DEFAULT_GAP_MS 250u
-#define MIN_PREFILL    16u /* prompt rows beside decoding ones at least: a prompt always advances */
-#define FIRST_PREFILL  32u /* until the speed is known */
-#define MEAN_WEIGHT    0.2 /* of a new observation */
-#define HAIRCUT        0.5 /* forecasts count on half of the measured speed */
+#define DEFAULT_GAP_MS  250u
+#define MIN_PREFILL     16u /* prompt rows beside decoding ones at least: a prompt always advances */
+#define FIRST_PREFILL   32u /* until the speed is known */
+#define MAX_EMPTY_PLANS 3u
+#define MEAN_WEIGHT     0.2 /* of a new observation */
+#define HAIRCUT         0.5 /* forecasts count on half of the measured speed */
 
 /* ---- sessions that end ------------------------------------------------------------------------------- */
 
@@ -188,7 +189,25 @@ bool bl_batch_plan_locked(bl_engine *e) {
     }
     e->stats.n_preempted += e->plan.n_preempted;
     count_memory_locked(e);
+    e->n_empty_plans = e->plan.n_items > 0 ? 0 : e->n_empty_plans;
     return e->plan.n_items > 0;
+}
+
+bool bl_batch_is_stuck_locked(bl_engine *e) {
+    if (++e->n_empty_plans < 2) {
+        return false;
+    }
+    bl_sched_req *first = bl_sched_first_waiting(e->sched);
+    if (e->n_empty_plans > MAX_EMPTY_PLANS && first) {
+        bl_err why;
+        (void)bl_err_set(&why, BL_ENOMEM, __FILE__, __LINE__,
+                         "no memory for keys and values: %llu bytes are in use, the budget is %llu",
+                         (unsigned long long)bl_kv_pool_bytes_in_use(e->pool),
+                         (unsigned long long)bl_kv_pool_capacity(e->pool));
+        fail_locked(e, bl_session_of(first), &why);
+        e->n_empty_plans = 0;
+    }
+    return true;
 }
 
 /* ---- tokens ------------------------------------------------------------------------------------------ */

@@ -13,7 +13,7 @@
 
 #define MAX_QUEUE   BL_SCHED_MAX_WAITING
 #define PROFILE_MAX ((size_t)64 << 10)
-#define IDLE_MS     100u /* between looks at leases while nothing can run */
+#define STUCK_MS    20u /* before the machine is asked for memory again */
 
 void bl_engine_options_init(bl_engine_options *o) {
     *o = (bl_engine_options){.cpu_mask = UINT32_MAX, .attn_query_block = 128};
@@ -97,11 +97,8 @@ static void *engine_main(void *arg) {
             if (e->stopping) {
                 break;
             }
-            if (live_locked(e) > 0 && e->plan.n_preempted > 0) {
-                continue; /* the only one preempted itself: the next plan has all of the memory */
-            }
             if (live_locked(e) > 0) {
-                wait_ms_locked(&e->work, &e->mu, IDLE_MS);
+                wait_ms_locked(&e->work, &e->mu, bl_batch_is_stuck_locked(e) ? STUCK_MS : 0);
             } else if (e->job == BL_JOB_NONE) {
                 pthread_cond_wait(&e->work, &e->mu);
             }

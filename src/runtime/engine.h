@@ -55,9 +55,10 @@ struct bl_engine {
     bl_exec *exec;
     bl_kv_pool *pool;
     bl_sampler *sampler;
-    bl_wanted_row *wanted;  /* [max_rows] */
-    uint32_t *wanted_rows;  /* [max_rows] */
-    bl_session *ended;      /* sessions whose last event is to be handed out */
+    bl_wanted_row *wanted; /* [max_rows] */
+    uint32_t *wanted_rows; /* [max_rows] */
+    bl_session *ended;     /* sessions whose last event is to be handed out */
+    uint32_t n_empty_plans;
     double row_ns, step_ns; /* moving means: of a prompt row, of a step that only decodes */
 
     /* [guarded by mu] */
@@ -97,6 +98,10 @@ void bl_batch_sweep_locked(bl_engine *e);
 bool bl_batch_plan_locked(bl_engine *e);
 /* Runs the plan. mu is not held. */
 void bl_batch_run(bl_engine *e);
+/* After a plan that was empty although requests live. A request that preempted itself finds all of the memory
+ * free in the next plan; if even that is not enough, the machine does not give what the budget promised:
+ * true, and the third time the request that is first in line fails. */
+bool bl_batch_is_stuck_locked(bl_engine *e);
 /* Brings stats.waiting and stats.running up to date. */
 void bl_batch_count_locked(bl_engine *e);
 /* Hands out the last events of e->ended. mu is not held. */
