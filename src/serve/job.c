@@ -128,7 +128,9 @@ static void job_free(bl_job *job) {
 /* What is not known yet is left out. */
 static void log_job(const bl_job *job, int status, const char *stage) {
     char more[320], part[48];
-    (void)snprintf(more, sizeof more, " prompt_tokens=%u completion_tokens=%" PRIu64, job->n_prompt,
+    /* while it prepares the worker may be writing it */
+    const uint32_t n_prompt = job->state == JOB_RUNNING ? job->n_prompt : 0;
+    (void)snprintf(more, sizeof more, " prompt_tokens=%u completion_tokens=%" PRIu64, n_prompt,
                    job->n_completion);
     const struct {
         bool known;
