@@ -212,10 +212,10 @@ typedef struct {
         int32_t id;
         float logprob;
     } top[BL_MAX_TOP_LOGPROBS];
+    uint32_t n_cached; /* prompt tokens not evaluated; of FINISHED too */
     /* FINISHED */
     bl_finish finish;
-    uint32_t n_prompt, n_output;
-    uint32_t n_cached, n_preempted;                    /* prompt tokens not evaluated; times restarted */
+    uint32_t n_prompt, n_output, n_preempted;          /* n_preempted: times restarted */
     uint64_t queue_ns, prefill_ns, decode_ns, ttft_ns; /* ttft: from submit to the first token event */
     uint64_t max_gap_ns;                               /* longest time between two tokens */
     uint64_t logit_hash;

@@ -207,7 +207,8 @@ static void take_token_locked(bl_session *s, bl_event *ret) {
                       .id = s->ids[s->n_prompt + s->n_read],
                       .is_stop = t->is_stop,
                       .logprob = t->logprob,
-                      .n_top = s->n_top};
+                      .n_top = s->n_top,
+                      .n_cached = s->n_cached}; /* set once, before the first token was pushed */
     for (uint32_t i = 0; i < s->n_top; i++) {
         const bl_top_logprob *p = &s->top[(size_t)s->n_read * s->n_top + i];
         ret->top[i].id = p->id;
