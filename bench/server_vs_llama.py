@@ -61,7 +61,7 @@ class Server:
         if name == "darkbloom":
             self.port, self.extra = None, {}
             command = [args.darkbloom, "start", "--local", "--model", args.model, "--port", "0", "--quiet", "--threads", args.threads,
-                       "--context", args.context, "--max-queue", most, *args.darkbloom_args.split()]
+                       "--context", args.context, "--max-concurrent", most, "--max-queue", most, *args.darkbloom_args.split()]
         else:
             self.port, self.extra = free_port(), {"cache_prompt": False}
             command = [args.llama_server, "-m", args.model, "--host", "127.0.0.1", "--port", self.port, "-t", args.threads,

@@ -326,7 +326,7 @@ static bl_code serve(const start_args *a, signal_watch *w, bl_err *err) {
     o.api_key = a->api_key;
     o.cors = a->cors;
     o.any_host = a->any_host;
-    o.max_concurrent = 1; /* as many as the engine runs */
+    o.max_concurrent = a->max_concurrent;
     o.max_queue = a->max_queue;
     o.alive_ms = a->alive_s * 1000u;
     o.write_timeout_ms = a->write_s * 1000u;

@@ -94,8 +94,9 @@ typedef struct bl_job {
     uint64_t first_token_ns, last_token_ns; /* 0: none yet */
     bool waited;  /* for its reader since the last token: the next gap is not the engine's */
     bool has_end; /* the engine's last word came: queue_ns */
-    uint64_t queue_ns;
-    const char *finish; /* static, NULL: none */
+    uint64_t queue_ns, max_gap_ns;
+    uint32_t n_cached, n_preempted; /* n_cached: known with the first token */
+    const char *finish;             /* static, NULL: none */
 } bl_job;
 
 struct bl_serve {
@@ -148,6 +149,10 @@ void bl_serve_answer_error(bl_serve *s, bl_http_exchange *x, const char *request
 /* One line a request, and its count in the metrics. more: further " key=value" pairs, or "". */
 void bl_serve_log(bl_serve *s, const char *request_id, const char *method, bl_serve_route route, int status,
                   uint64_t start_ns, const char *more);
+/* For bl_request.tenant. cache_key may be NULL. Any thread. */
+uint64_t bl_serve_tenant(const bl_serve *s, const char *cache_key, size_t n);
+/* What an engine's refusal or failure means to a client. Any thread. */
+void bl_serve_engine_error(const bl_serve *s, const bl_err *err, bl_openai_error *ret);
 bool bl_serve_knows_model(const bl_serve *s, const char *name);
 
 /* job.c */

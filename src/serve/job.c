@@ -123,34 +123,37 @@ static void job_free(bl_job *job) {
     bl_free(job);
 }
 
-#define MS(ns) ((double)(ns) / 1e6)
+/* Appends " name=..." where there is something to say. */
+static void add_ms(char *line, size_t size, const char *name, bool known, uint64_t ns) {
+    size_t n = strlen(line);
+    if (known) {
+        (void)snprintf(line + n, size - n, " %s=%.1f", name, (double)ns / 1e6);
+    }
+}
 
-/* What is not known yet is left out. */
+static void add_word(char *line, size_t size, const char *name, const char *word) {
+    size_t n = strlen(line);
+    if (word) {
+        (void)snprintf(line + n, size - n, " %s=%s", name, word);
+    }
+}
+
 static void log_job(const bl_job *job, int status, const char *stage) {
-    char more[320], part[48];
+    char more[384];
     /* while it prepares the worker may be writing it */
     const uint32_t n_prompt = job->state == JOB_RUNNING ? job->n_prompt : 0;
-    (void)snprintf(more, sizeof more, " prompt_tokens=%u completion_tokens=%" PRIu64, n_prompt,
-                   job->n_completion);
-    const struct {
-        bool known;
-        const char *name;
-        double ms;
-    } times[] = {{job->has_end, "queue_ms", MS(job->queue_ns)},
-                 {job->first_token_ns > 0, "ttft_ms", MS(job->first_token_ns - job->body_ns)}};
-    for (size_t i = 0; i < BL_COUNTOF(times); i++) {
-        if (times[i].known) {
-            (void)snprintf(part, sizeof part, " %s=%.1f", times[i].name, times[i].ms);
-            (void)strncat(more, part, sizeof more - strlen(more) - 1);
-        }
+    const bool begun = job->first_token_ns > 0;
+    (void)snprintf(more, sizeof more, " prompt_tokens=%u cached_tokens=%u completion_tokens=%" PRIu64,
+                   n_prompt, job->n_cached, job->n_completion);
+    add_ms(more, sizeof more, "queue_ms", job->has_end, job->queue_ns);
+    add_ms(more, sizeof more, "ttft_ms", begun, job->first_token_ns - job->body_ns);
+    add_ms(more, sizeof more, "max_gap_ms", job->has_end && job->n_completion > 1, job->max_gap_ns);
+    if (job->n_preempted > 0) {
+        size_t n = strlen(more);
+        (void)snprintf(more + n, sizeof more - n, " preempted=%u", job->n_preempted);
     }
-    const struct { const char *name, *value; } words[] = {{"finish", job->finish}, {"cancelled_in", stage}};
-    for (size_t i = 0; i < BL_COUNTOF(words); i++) {
-        if (words[i].value) {
-            (void)snprintf(part, sizeof part, " %s=%s", words[i].name, words[i].value);
-            (void)strncat(more, part, sizeof more - strlen(more) - 1);
-        }
-    }
+    add_word(more, sizeof more, "finish", job->finish);
+    add_word(more, sizeof more, "cancelled_in", stage);
     bl_serve_log(job->s, job->request_id, "POST", job->route, status, job->start_ns, more);
 }
 
@@ -185,11 +188,33 @@ void bl_job_fail(bl_job *job, const bl_openai_error *e) {
     job_finish(job, e->status);
 }
 
+void bl_serve_engine_error(const bl_serve *s, const bl_err *err, bl_openai_error *ret) {
+    bl_engine_stats st;
+    bl_engine_get_stats(s->model.engine, &st);
+    if (err->code == BL_EINTERNAL && st.hung) {
+        (void)bl_openai_refuse(ret, 503, "engine_hung", NULL, "the engine does not come back from a step");
+        return;
+    }
+    bl_openai_error_from(err, ret);
+}
+
+/* A time limit of the engine ended the request; its message begins with the limit's name. */
+static bool is_limit(const bl_err *err, const char *name) {
+    return err->code == BL_EBUSY && strncmp(err->msg, name, strlen(name)) == 0;
+}
+
 /* A failure after the request was found good: ours, unless the answer outgrew a stated limit. */
 static void fail_with(bl_job *job, const bl_err *err) {
     bl_openai_error e;
-    bl_openai_error_from(err, &e);
-    if (e.status < 500 && err->code != BL_ELIMIT) {
+    bl_serve_engine_error(job->s, err, &e);
+    if (is_limit(err, "first_content_deadline")) {
+        (void)bl_openai_refuse(&e, 429, "deadline_unreachable", NULL,
+                               "the first token did not come within %u ms", job->first_content_ms);
+    } else if (is_limit(err, "admission_timeout")) {
+        (void)bl_openai_refuse(&e, 503, "queue_timeout", NULL, "the request waited too long for its start");
+    } else if (err->code == BL_EBUSY) {
+        (void)bl_openai_refuse(&e, 503, "engine_timeout", NULL, "the request made no progress for too long");
+    } else if (e.status < 500 && err->code != BL_ELIMIT) {
         (void)bl_openai_refuse(&e, 500, "internal_error", NULL, "the server met an internal error");
     }
     if (e.status >= 500) {
@@ -504,7 +529,7 @@ static bl_code complete(bl_job *job, const char *finish, bool stopped, bl_err *e
         finish = "tool_calls";
     }
     job->finish = finish;
-    bl_openai_usage usage = {job->n_prompt, job->n_completion, 0};
+    bl_openai_usage usage = {job->n_prompt, job->n_completion, job->n_cached};
     if (job->req.stream) {
         return end_stream(job, finish, &usage, err);
     }
@@ -532,10 +557,11 @@ static void complete_job(bl_job *job, const char *finish, bool stopped) {
     }
 }
 
-static void time_token(bl_job *job) {
+static void time_token(bl_job *job, const bl_event *ev) {
     const uint64_t now_ns = bl_clock_mono_ns();
     if (job->first_token_ns == 0) {
         job->first_token_ns = now_ns;
+        job->n_cached = ev->n_cached;
         bl_metrics_observe(&job->s->metrics.ttft, (double)(now_ns - job->body_ns) / 1e9);
     } else if (!job->waited) {
         bl_metrics_observe(&job->s->metrics.token_gap, (double)(now_ns - job->last_token_ns) / 1e9);
@@ -547,7 +573,7 @@ static void time_token(bl_job *job) {
 static bool take_token(bl_job *job, const bl_event *ev) {
     bl_err err;
     job->n_completion++;
-    time_token(job);
+    time_token(job, ev);
     if (ev->is_stop && !is_marker(job, ev->id)) {
         return true; /* counted, not shown; FINISHED follows */
     }
@@ -585,6 +611,8 @@ static void take_end(bl_job *job, const bl_event *ev) {
     }
     job->has_end = true;
     job->queue_ns = ev->queue_ns;
+    job->max_gap_ns = ev->max_gap_ns;
+    job->n_preempted = ev->n_preempted;
     bl_metrics_observe(&job->s->metrics.queue, (double)ev->queue_ns / 1e9);
     if (ev->finish == BL_FINISH_CANCELLED) {
         bl_openai_error e;

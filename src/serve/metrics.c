@@ -21,6 +21,7 @@ static const double duration_bounds[] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,  
 static const int statuses[] = {0,   200, 204, 400, 401, 403, 404, 405, 408, 411, 413,
                                414, 415, 417, 429, 431, 499, 500, 501, 503, 505};
 _Static_assert(BL_COUNTOF(statuses) <= BL_METRICS_MAX_STATUS, "a column for each status");
+_Static_assert(BL_HISTOGRAM_BOUNDS <= BL_METRICS_MAX_BUCKETS, "an engine's histogram fits");
 _Static_assert(BL_COUNTOF(gap_bounds) <= BL_METRICS_MAX_BUCKETS, "a bucket for each bound");
 
 #define HISTOGRAM(list)                                                                                      \
@@ -120,6 +121,15 @@ static bl_code histogram(bl_buf *b, const char *name, const char *help, const bl
                          name, h->n, name, h->sum, name, h->n);
 }
 
+/* One of the engine's. */
+static bl_code engine_histogram(bl_buf *b, const char *name, const char *help, const bl_histogram *h,
+                                bl_err *err) {
+    bl_metrics_histogram m = {
+        .bounds = bl_histogram_bounds, .n_bounds = BL_HISTOGRAM_BOUNDS, .n = h->n, .sum = h->sum_s};
+    memcpy(m.counts, h->counts, sizeof h->counts);
+    return histogram(b, name, help, &m, err);
+}
+
 static bl_code write_requests(const bl_metrics *m, bl_buf *b, bl_err *err) {
     BL_TRY(head(b, "http_requests_total", "counter", "Requests answered or given up, by route and status.",
                 err));
@@ -166,10 +176,70 @@ static bl_code write_engine(const bl_metrics_view *v, bl_buf *b, bl_err *err) {
                          "darkbloom_engine_requests_total{outcome=\"failed\"} %" PRIu64 "\n"
                          "darkbloom_engine_requests_total{outcome=\"cancelled\"} %" PRIu64 "\n",
                          e->n_finished, e->n_failed, e->n_cancelled));
-    BL_TRY(one(b, "prompt_tokens_total", "counter", "Prompt tokens evaluated.", e->n_prompt_tokens, err));
-    BL_TRY(one(b, "output_tokens_total", "counter", "Tokens generated.", e->n_output_tokens, err));
-    return one(b, "kv_bytes_in_use", "gauge", "Bytes of keys and values that sequences hold.",
-               e->kv_bytes_in_use, err);
+    BL_TRY(engine_histogram(b, "engine_queue_seconds", "From submit to the start, of all requests.",
+                            &e->queue, err));
+    BL_TRY(engine_histogram(b, "engine_time_to_first_token_seconds", "From submit to the first token.",
+                            &e->ttft, err));
+    BL_TRY(engine_histogram(b, "engine_inter_token_seconds", "Between two tokens of a request.",
+                            &e->token_gap, err));
+    return engine_histogram(b, "engine_step_seconds", "Of the engine's steps.", &e->step, err);
+}
+
+static bl_code write_memory(const bl_metrics_view *v, bl_buf *b, bl_err *err) {
+    const bl_engine_stats *e = &v->engine;
+    const struct {
+        const char *name, *type, *help;
+        uint64_t value;
+    } all[] = {
+        {"kv_bytes_in_use", "gauge", "Bytes of keys and values that sequences hold.", e->kv_bytes_in_use},
+        {"kv_bytes_committed", "gauge", "Bytes of keys and values that have memory.", e->kv_bytes_committed},
+        {"kv_bytes_capacity", "gauge", "Budget of keys and values.", e->kv_bytes_capacity},
+        {"prefix_cache_lookups_total", "counter", "Prompts looked up in the prefix cache.", e->cache_lookups},
+        {"prefix_cache_hits_total", "counter", "Prompts of which it held something.", e->cache_hits},
+        {"prefix_cache_hit_tokens_total", "counter", "Tokens that it held of them.", e->cache_tokens_hit},
+        {"prefix_cache_evictions_total", "counter", "Entries that left it.", e->cache_evicted},
+        {"prefix_cache_bytes_in_use", "gauge", "Bytes that it holds.", e->cache_bytes_in_use},
+        {"prefix_cache_bytes_capacity", "gauge", "Its budget.", e->cache_bytes_max},
+    };
+    for (size_t i = 0; i < BL_COUNTOF(all); i++) {
+        BL_TRY(one(b, all[i].name, all[i].type, all[i].help, all[i].value, err));
+    }
+    if (!v->kv_storage || !v->kv_storage_reason) {
+        return BL_OK;
+    }
+    BL_TRY(head(b, "kv_storage", "gauge", "Where keys and values lie, and why.", err));
+    return bl_buf_printf(b, err, "darkbloom_kv_storage{storage=\"%s\",reason=\"%s\"} 1\n", v->kv_storage,
+                         v->kv_storage_reason);
+}
+
+static bl_code write_counts(const bl_metrics_view *v, bl_buf *b, bl_err *err) {
+    const bl_engine_stats *e = &v->engine;
+    const struct {
+        const char *name, *type, *help;
+        uint64_t value;
+    } all[] = {
+        {"prompt_tokens_total", "counter", "Prompt tokens evaluated.", e->n_prompt_tokens},
+        {"cached_prompt_tokens_total", "counter", "Prompt tokens found in the prefix cache.",
+         e->n_cached_tokens},
+        {"output_tokens_total", "counter", "Tokens generated.", e->n_output_tokens},
+        {"engine_steps_total", "counter", "Steps of the engine.", e->n_steps},
+        {"preemptions_total", "counter", "Times a running request had to give its memory back.",
+         e->n_preempted},
+        {"deadline_rejections_total", "counter", "Requests refused by the forecast of their first token.",
+         e->n_rejected_deadline},
+        {"expired_requests_total", "counter", "Requests that a time limit ended.", e->n_expired},
+        {"engine_hangs_total", "counter", "Steps that the watchdog reported.", e->n_hangs},
+        {"engine_hung", "gauge", "1 while a reported step has not come back.", e->hung},
+        {"attention_scores_executed_total", "counter", "Attention scores of prompts that were computed.",
+         e->attn_scores_executed},
+        {"attention_scores_useful_total", "counter", "Of these, those that the mask keeps.",
+         e->attn_scores_useful},
+    };
+    for (size_t i = 0; i < BL_COUNTOF(all); i++) {
+        BL_TRY(one(b, all[i].name, all[i].type, all[i].help, all[i].value, err));
+    }
+    BL_TRY(head(b, "engine_step_age_seconds", "gauge", "How long the step under way runs.", err));
+    return bl_buf_printf(b, err, "darkbloom_engine_step_age_seconds %.6f\n", (double)e->step_age_ns / 1e9);
 }
 
 static bl_code write_process(const bl_metrics *m, const bl_metrics_view *v, bl_buf *b, bl_err *err) {
@@ -200,5 +270,7 @@ static bl_code write_process(const bl_metrics *m, const bl_metrics_view *v, bl_b
 bl_code bl_metrics_write(const bl_metrics *m, const bl_metrics_view *v, bl_buf *ret, bl_err *err) {
     BL_TRY(write_process(m, v, ret, err));
     BL_TRY(write_requests(m, ret, err));
-    return write_engine(v, ret, err);
+    BL_TRY(write_engine(v, ret, err));
+    BL_TRY(write_counts(v, ret, err));
+    return write_memory(v, ret, err);
 }

@@ -49,7 +49,8 @@ typedef struct {
 /* The rest of what is shown: taken when it is asked for. */
 typedef struct {
     const char *version, *model;
-    uint64_t start_s; /* Unix time */
+    const char *kv_storage, *kv_storage_reason; /* NULL: not shown */
+    uint64_t start_s;                           /* Unix time */
     bl_engine_stats engine;
     uint32_t preparing, connections;
     uint64_t dropped_readers;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/clock.h"
 #include "serve/internal.h"
 
 /* A body holds at most one token a byte. */
@@ -119,6 +120,22 @@ static bl_sampling choose_sampling(const bl_job *job, const bl_openai_request *q
     return r;
 }
 
+/* The client's deadline counts from the head of its request. *ret is what is left, 0 when there is none. */
+static bl_code left_for_first(const bl_job *job, uint32_t *ret, bl_openai_error *e) {
+    const uint64_t spent_ms = (bl_clock_mono_ns() - job->start_ns) / 1000000u;
+    *ret = 0;
+    if (job->first_content_ms == 0) {
+        return BL_OK;
+    }
+    if (spent_ms >= job->first_content_ms) {
+        return bl_openai_refuse(e, 429, "deadline_unreachable", NULL,
+                                "the first token is wanted within %u ms, and %llu are spent",
+                                job->first_content_ms, (unsigned long long)spent_ms);
+    }
+    *ret = job->first_content_ms - (uint32_t)spent_ms;
+    return BL_OK;
+}
+
 static bl_code submit(bl_job *job, const bl_openai_request *q, const bl_ids *ids, bl_openai_error *e) {
     const bl_serve_model *m = &job->s->model;
     bl_err err;
@@ -132,10 +149,13 @@ static bl_code submit(bl_job *job, const bl_openai_request *q, const bl_ids *ids
     r.sampling = choose_sampling(job, q);
     r.logprobs = q->logprobs;
     r.n_top_logprobs = q->n_top_logprobs;
+    r.priority = q->priority;
+    r.tenant = bl_serve_tenant(job->s, q->prompt_cache_key, q->n_prompt_cache_key);
+    BL_TRY(left_for_first(job, &r.first_content_ms, e));
     r.notify = bl_job_notify;
     r.notify_user = job;
     if (bl_session_submit(m->engine, &r, &job->session, &err) != BL_OK) {
-        bl_openai_error_from(&err, e);
+        bl_serve_engine_error(job->s, &err, e);
         return BL_EINVAL;
     }
     job->n_prompt = (uint32_t)ids->n;

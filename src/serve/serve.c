@@ -133,6 +133,21 @@ void bl_serve_log(bl_serve *s, const char *request_id, const char *method, bl_se
            method, routes[route].path, status, (double)(bl_clock_mono_ns() - start_ns) / 1e6, more);
 }
 
+/* Who has the same key is one tenant, and each of its cache keys one of its own. The hash is keyed with a
+ * number of this process, so that neither key can be told from it. */
+uint64_t bl_serve_tenant(const bl_serve *s, const char *cache_key, size_t n) {
+    crypto_generichash_state h;
+    uint8_t hash[16];
+    uint64_t tenant;
+    (void)crypto_generichash_init(&h, s->hash_key, sizeof s->hash_key, sizeof hash);
+    (void)crypto_generichash_update(&h, s->key_hash, sizeof s->key_hash);
+    (void)crypto_generichash_update(&h, (const unsigned char *)(cache_key ? cache_key : ""),
+                                    cache_key ? n : 0);
+    (void)crypto_generichash_final(&h, hash, sizeof hash);
+    memcpy(&tenant, hash, sizeof tenant);
+    return tenant;
+}
+
 bool bl_serve_knows_model(const bl_serve *s, const char *name) {
     bool known = strcmp(name, s->model.model_id) == 0;
     for (size_t i = 0; i < s->model.n_aliases; i++) {
@@ -298,10 +313,15 @@ static bl_openai_model describe_model(const bl_serve *s) {
     return m;
 }
 
-static bl_code write_health(bl_serve *s, bl_buf *b, bl_err *err) {
+/* *ret_status: 503 while the engine hangs, so that who watches by status alone sees it. */
+static bl_code write_health(bl_serve *s, bl_buf *b, int *ret_status, bl_err *err) {
     bl_engine_stats st;
     bl_engine_get_stats(s->model.engine, &st);
-    BL_TRY(bl_buf_printf(b, err, "{\"status\":\"%s\",\"model\":", s->draining ? "draining" : "ok"));
+    *ret_status = st.hung ? 503 : 200;
+    BL_TRY(bl_buf_printf(b, err, "{\"status\":\"%s\",\"model\":",
+                         st.hung       ? "hung"
+                         : s->draining ? "draining"
+                                       : "ok"));
     bl_openai_model m = describe_model(s);
     BL_TRY(bl_openai_write_model(&m, b, err));
     return bl_buf_printf(
@@ -317,8 +337,11 @@ static bl_code write_health(bl_serve *s, bl_buf *b, bl_err *err) {
 }
 
 static bl_code write_metrics(bl_serve *s, bl_buf *b, bl_err *err) {
+    const bl_model_info *info = bl_engine_info(s->model.engine);
     bl_metrics_view v = {.version = bl_version(),
                          .model = s->model.model_id,
+                         .kv_storage = info->kv_storage,
+                         .kv_storage_reason = info->kv_storage_reason,
                          .start_s = (uint64_t)s->created,
                          .preparing = s->n_preparing,
                          .connections = bl_http_server_connections(s->http),
@@ -342,7 +365,7 @@ static bl_code write_root(bl_serve *s, bl_buf *b, bl_err *err) {
         s->has_key ? "the server's" : "not needed (any)", (unsigned)bl_serve_port(s), s->model.model_id);
 }
 
-static bl_code write_get(bl_serve *s, const bl_http_head *h, bl_serve_route route, bl_buf *b,
+static bl_code write_get(bl_serve *s, const bl_http_head *h, bl_serve_route route, bl_buf *b, int *ret_status,
                          bl_openai_error *e) {
     bl_err err;
     bl_code rc = BL_OK;
@@ -350,7 +373,7 @@ static bl_code write_get(bl_serve *s, const bl_http_head *h, bl_serve_route rout
     if (route == BL_ROUTE_ROOT) {
         rc = write_root(s, b, &err);
     } else if (route == BL_ROUTE_HEALTH) {
-        rc = write_health(s, b, &err);
+        rc = write_health(s, b, ret_status, &err);
     } else if (route == BL_ROUTE_METRICS) {
         rc = write_metrics(s, b, &err);
     } else if (route == BL_ROUTE_MODELS) {
@@ -377,17 +400,18 @@ static void answer_get(bl_serve *s, bl_http_exchange *x, const char *request_id,
     bl_openai_error e;
     bl_buf body;
     bl_buf_init(&body, BL_METRICS_MAX_BYTES);
-    if (write_get(s, bl_http_exchange_head(x), route, &body, &e) != BL_OK) {
+    int status = 200;
+    if (write_get(s, bl_http_exchange_head(x), route, &body, &status, &e) != BL_OK) {
         *ret_status = e.status;
         bl_serve_answer_error(s, x, request_id, &e);
     } else {
         char headers[1024];
-        *ret_status = 200;
+        *ret_status = status;
         bl_serve_headers(s, x, request_id, "Cache-Control: no-store\r\n", headers, sizeof headers);
         const char *type = route == BL_ROUTE_ROOT      ? "text/plain; charset=utf-8"
                            : route == BL_ROUTE_METRICS ? "text/plain; version=0.0.4; charset=utf-8"
                                                        : type_json;
-        bl_http_respond(x, 200, type, headers, bl_buf_str(&body), body.len);
+        bl_http_respond(x, status, type, headers, bl_buf_str(&body), body.len);
     }
     bl_buf_done(&body);
 }

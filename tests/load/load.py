@@ -38,7 +38,7 @@ class Server:
         self.log = tempfile.NamedTemporaryFile(prefix="darkbloom-load-", suffix=".log", delete=False)
         command = [str(args.darkbloom), "start", "--local", "--model", args.model, "--port", "0"]
         if args.concurrent is not None:
-            command += ["--concurrent", str(args.concurrent)]
+            command += ["--max-concurrent", str(args.concurrent)]
         command += ["--max-queue", str(args.max_queue), "--max-connections", str(args.streams * 2 + 64),
                     "--write-timeout", str(args.write_timeout), *extra]
         self.command = command

@@ -46,7 +46,11 @@ struct bl_engine {
 };
 
 static atomic_uint fake_step_us;
-static atomic_bool fake_release;
+static atomic_bool fake_release, fake_hung;
+static atomic_uint fake_forecast_ms; /* requests that want their first token sooner are refused */
+static uint64_t fake_last_tenant;    /* of the last submitted request, with the two below */
+static int32_t fake_last_priority;
+static uint32_t fake_last_first_content_ms;
 static uint32_t fake_max_queue = FAKE_MAX_QUEUE;
 static uint32_t fake_max_concurrent = 1;
 static bl_sampling fake_last_sampling; /* of the last submitted request */
@@ -81,6 +85,11 @@ static bool fake_begins(const bl_session *s, const char *word) {
     return true;
 }
 
+/* Prompts that begin with '=' are known up to their last token. */
+static uint32_t fake_cached(const bl_session *s) {
+    return fake_begins(s, "=") ? (uint32_t)s->r.n_prompt - 1 : 0;
+}
+
 /* [e->mu held] One token; false when the answer ended. */
 static bool fake_step(bl_session *s, uint32_t n) {
     bl_event ev;
@@ -92,9 +101,17 @@ static bool fake_step(bl_session *s, uint32_t n) {
         fake_put(s, ev);
         return false;
     }
-    if (fake_begins(s, "!fail") && n == 2) {
+    const uint32_t n_before = fake_begins(s, "!fail late") || fake_begins(s, "!fail first") ? 0 : 2;
+    if (fake_begins(s, "!fail") && n == n_before) {
         ev.kind = BL_EVENT_FAILED;
         (void)bl_err_set(&ev.err, BL_EINTERNAL, __FILE__, __LINE__, "made to fail");
+        if (fake_begins(s, "!fail late")) {
+            (void)bl_err_set(&ev.err, BL_EBUSY, __FILE__, __LINE__, "admission_timeout: made to wait");
+        } else if (fake_begins(s, "!fail first")) {
+            (void)bl_err_set(&ev.err, BL_EBUSY, __FILE__, __LINE__, "first_content_deadline: made to wait");
+        } else if (fake_begins(s, "!fail stall")) {
+            (void)bl_err_set(&ev.err, BL_EBUSY, __FILE__, __LINE__, "decode_stall: made to wait");
+        }
         s->e->stats.n_failed++;
         fake_put(s, ev);
         return false;
@@ -111,6 +128,7 @@ static bool fake_step(bl_session *s, uint32_t n) {
         ev.id = ev.id == '#' ? FAKE_EOS + 1 : ev.id; /* an id of the padding */
         ev.is_stop = ev.id == FAKE_EOS;
         ev.logprob = -0.25f;
+        ev.n_cached = fake_cached(s);
         ev.n_top = s->r.logprobs ? s->r.n_top_logprobs : 0;
         for (uint32_t i = 0; i < ev.n_top; i++) {
             ev.top[i].id = (ev.id + (int32_t)i) % 256;
@@ -126,6 +144,10 @@ static bool fake_step(bl_session *s, uint32_t n) {
     memset(&ev, 0, sizeof ev);
     ev.kind = BL_EVENT_FINISHED;
     ev.finish = n < s->r.max_tokens ? BL_FINISH_STOP : BL_FINISH_LENGTH;
+    ev.n_cached = fake_cached(s);
+    ev.n_preempted = ev.n_cached > 0; /* so that both are seen */
+    ev.queue_ns = 1500000;
+    ev.max_gap_ns = 2500000;
     s->e->stats.n_finished++;
     fake_put(s, ev);
     return false;
@@ -224,7 +246,21 @@ bl_code bl_session_submit(bl_engine *e, const bl_request *r, bl_session **ret, b
         fake_delete(s);
         BL_FAIL(err, BL_EBUSY, "%u requests wait, %u may", fake_max_queue, fake_max_queue);
     }
+    if (r->first_content_ms > 0 && r->first_content_ms < atomic_load(&fake_forecast_ms)) {
+        pthread_mutex_unlock(&e->mu);
+        fake_delete(s);
+        BL_FAIL(err, BL_EBUSY, "deadline_unreachable: the first token is forecast in %u ms",
+                atomic_load(&fake_forecast_ms));
+    }
+    if (atomic_load(&fake_hung)) {
+        pthread_mutex_unlock(&e->mu);
+        fake_delete(s);
+        BL_FAIL(err, BL_EINTERNAL, "a step of the engine hangs");
+    }
     fake_last_sampling = r->sampling;
+    fake_last_tenant = r->tenant;
+    fake_last_priority = r->priority;
+    fake_last_first_content_ms = r->first_content_ms;
     e->stats.n_prompt_tokens += r->n_prompt;
     e->queue[e->n_queue++] = s;
     pthread_cond_signal(&e->work);
@@ -270,11 +306,16 @@ void bl_engine_get_stats(bl_engine *e, bl_engine_stats *ret) {
     *ret = e->stats;
     ret->waiting = e->n_queue;
     ret->running = e->running;
+    ret->hung = atomic_load(&fake_hung);
     pthread_mutex_unlock(&e->mu);
 }
 
 const bl_model_info *bl_engine_info(const bl_engine *e) {
-    static const bl_model_info info = {.family = "fake", .n_vocab = 260, .n_context = FAKE_CONTEXT};
+    static const bl_model_info info = {.family = "fake",
+                                       .n_vocab = 260,
+                                       .n_context = FAKE_CONTEXT,
+                                       .kv_storage = "paged",
+                                       .kv_storage_reason = "asked_for"};
     (void)e;
     return &info;
 }

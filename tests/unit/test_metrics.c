@@ -12,6 +12,14 @@ static char *text_of(const bl_metrics *m, const char *model) {
     bl_metrics_view v = {.version = "1.2", .model = model, .start_s = 1700000000, .resident_bytes = 4096};
     v.engine.running = 3;
     v.engine.n_output_tokens = 77;
+    v.engine.kv_bytes_capacity = 1u << 30;
+    v.engine.n_preempted = 5;
+    v.engine.cache_hits = 6;
+    v.engine.step_age_ns = 1500000000;
+    bl_histogram_add(&v.engine.step, 0.02);
+    bl_histogram_add(&v.engine.step, 500);
+    v.kv_storage = "paged";
+    v.kv_storage_reason = "asked_for";
     bl_buf_init(&b, BL_METRICS_MAX_BYTES);
     if (bl_metrics_write(m, &v, &b, &err) != BL_OK) {
         fail_msg("%s", err.msg);
@@ -29,6 +37,14 @@ static void test_an_empty_exposition(void **state) {
     assert_true(expo_value(&e, "darkbloom_requests_running", "") == 3);
     assert_true(expo_value(&e, "darkbloom_output_tokens_total", "") == 77);
     assert_true(expo_value(&e, "darkbloom_time_to_first_token_seconds_count", "") == 0);
+    assert_true(expo_value(&e, "darkbloom_kv_bytes_capacity", "") == 1073741824.0);
+    assert_true(expo_value(&e, "darkbloom_preemptions_total", "") == 5);
+    assert_true(expo_value(&e, "darkbloom_prefix_cache_hits_total", "") == 6);
+    assert_true(expo_value(&e, "darkbloom_engine_step_age_seconds", "") == 1.5);
+    assert_true(expo_value(&e, "darkbloom_engine_step_seconds_bucket", "{le=\"0.01\"}") == 0);
+    assert_true(expo_value(&e, "darkbloom_engine_step_seconds_bucket", "{le=\"0.025\"}") == 1);
+    assert_true(expo_value(&e, "darkbloom_engine_step_seconds_count", "") == 2);
+    assert_true(expo_value(&e, "darkbloom_kv_storage", "{storage=\"paged\",reason=\"asked_for\"}") == 1);
     assert_true(expo_value(&e, "darkbloom_process_resident_memory_bytes", "") == 4096);
     bl_free(text);
 }

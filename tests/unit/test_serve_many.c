@@ -62,6 +62,8 @@ static void start(uint32_t concurrent, void (*change)(bl_serve_options *o)) {
     }
     atomic_store(&fake_step_us, 1000);
     atomic_store(&fake_release, false);
+    atomic_store(&fake_hung, false);
+    atomic_store(&fake_forecast_ms, 0);
     fake_max_queue = FAKE_MAX_QUEUE;
     fake_max_concurrent = concurrent;
     clear_log();
@@ -361,6 +363,14 @@ static void test_whole_answers_beside_streams(void **state) {
     assert_int_equal(ask_post("/v1/completions", "", "{\"model\":\"fake\",\"prompt\":\"hello\"}"), 200);
     assert_non_null(strstr(reply, "\"text\":\"hello\""));
     assert_non_null(strstr(reply, "\"prompt_tokens_details\":{\"cached_tokens\":0}"));
+    /* a stop string ends an answer before the engine's last event: what was cached is known by then */
+    static const char *const more[] = {"", ",\"stop\":\"b\""};
+    for (size_t i = 0; i < BL_COUNTOF(more); i++) {
+        char body[128];
+        (void)snprintf(body, sizeof body, "{\"model\":\"fake\",\"prompt\":\"=abc\"%s}", more[i]);
+        assert_int_equal(ask_post("/v1/completions", "", body), 200);
+        assert_non_null(strstr(reply, "\"prompt_tokens_details\":{\"cached_tokens\":3}"));
+    }
     assert_true(listen_to(all, MANY - 1, 20000));
     for (size_t i = 0; i < MANY - 1; i++) {
         assert_int_equal(n_tokens(&all[i]), 300);
@@ -581,6 +591,94 @@ static void test_the_deadline_header(void **state) {
     finish();
 }
 
+/* The deadline, the priority and the tenant reach the engine; what it says comes back with its own code. */
+static void test_what_the_engine_is_told(void **state) {
+    (void)state;
+    static const char deadline[] = "X-Darkbloom-First-Content-Ms: 60000\r\n";
+    start(4, NULL);
+    assert_int_equal(ask_post("/v1/completions", "", "{\"model\":\"fake\",\"prompt\":\"a\"}"), 200);
+    const uint64_t tenant = fake_last_tenant;
+    assert_true(fake_last_priority == 0 && fake_last_first_content_ms == 0);
+    assert_int_equal(
+        ask_post("/v1/completions", deadline, "{\"model\":\"fake\",\"prompt\":\"a\",\"priority\":-7}"), 200);
+    assert_int_equal(fake_last_priority, -7);
+    assert_true(fake_last_first_content_ms > 50000 && fake_last_first_content_ms <= 60000);
+    assert_true(fake_last_tenant == tenant);
+    assert_int_equal(
+        ask_post("/v1/completions", "",
+                 "{\"model\":\"fake\",\"prompt\":\"a\",\"prompt_cache_key\":\"k\",\"user\":\"u\"}"),
+        200);
+    const uint64_t keyed = fake_last_tenant;
+    assert_true(keyed != tenant);
+    assert_int_equal(
+        ask_post("/v1/completions", "", "{\"model\":\"fake\",\"prompt\":\"b\",\"prompt_cache_key\":\"k\"}"),
+        200);
+    assert_true(fake_last_tenant == keyed);
+    atomic_store(&fake_forecast_ms, 100000);
+    assert_int_equal(ask_post("/v1/completions", deadline, "{\"model\":\"fake\",\"prompt\":\"a\"}"), 429);
+    assert_non_null(strstr(reply, "\"code\":\"deadline_unreachable\""));
+    assert_non_null(strstr(reply, "Retry-After: "));
+    assert_int_equal(ask_post("/v1/completions", "", "{\"model\":\"fake\",\"prompt\":\"a\"}"), 200);
+    finish();
+}
+
+/* A body that takes longer than the whole deadline never reaches the engine. */
+static void test_a_deadline_that_is_spent(void **state) {
+    (void)state;
+    start(4, NULL);
+    int fd = dial(0);
+    send_text(fd, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Darkbloom-First-Content-Ms: 100\r\n"
+                  "Connection: close\r\nContent-Length: 29\r\n\r\n{\"model\"");
+    usleep(200000);
+    send_text(fd, ":\"fake\",\"prompt\":\"a\"}");
+    ssize_t n = recv(fd, reply, sizeof reply - 1, 0);
+    assert_true(n > 0);
+    reply[n] = '\0';
+    close(fd);
+    assert_int_equal(strtol(reply + 9, NULL, 10), 429);
+    bl_engine_stats st;
+    bl_engine_get_stats(engine, &st);
+    assert_int_equal(st.n_prompt_tokens, 0);
+    finish();
+}
+
+/* Time limits of the engine and its watchdog, before and after a stream began. */
+static void test_the_engines_limits(void **state) {
+    (void)state;
+    static const struct {
+        const char *prompt, *code;
+        int status;
+    } cases[] = {{"!fail late", "queue_timeout", 503},
+                 {"!fail first", "deadline_unreachable", 429},
+                 {"!fail stall", "engine_timeout", 503},
+                 {"!fail", "internal_error", 500}};
+    char body[128], code[64];
+    start(4, NULL);
+    for (size_t i = 0; i < BL_COUNTOF(cases); i++) {
+        (void)snprintf(code, sizeof code, "\"code\":\"%s\"", cases[i].code);
+        (void)snprintf(body, sizeof body, "{\"model\":\"fake\",\"prompt\":\"%s\"}", cases[i].prompt);
+        assert_int_equal(ask_post("/v1/completions", "", body), cases[i].status);
+        assert_non_null(strstr(reply, code));
+        open_stream(&all[0], cases[i].prompt, "", false);
+        assert_true(listen_to(all, 1, 5000));
+        assert_int_equal(count(all[0].text, code), 1);
+        assert_int_equal(count(all[0].text, "[DONE]"), 0);
+        hang_up(all, 1);
+    }
+    static const char health[] = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    assert_int_equal(ask(health), 200);
+    atomic_store(&fake_hung, true);
+    assert_int_equal(ask(health), 503);
+    assert_non_null(strstr(reply, "\"status\":\"hung\""));
+    assert_int_equal(ask_post("/v1/completions", "", "{\"model\":\"fake\",\"prompt\":\"a\"}"), 503);
+    assert_non_null(strstr(reply, "\"code\":\"engine_hung\""));
+    assert_true(metric("darkbloom_engine_hung") == 1);
+    atomic_store(&fake_hung, false);
+    assert_int_equal(ask(health), 200);
+    assert_int_equal(ask_post("/v1/completions", "", "{\"model\":\"fake\",\"prompt\":\"a\"}"), 200);
+    finish();
+}
+
 static void test_embeddings_and_other_names(void **state) {
     (void)state;
     static const char *const routes[] = {"/v1/embeddings", "/embeddings", "/embedding"};
@@ -642,12 +740,12 @@ static void test_the_stages_of_a_cancel(void **state) {
     assert_int_equal(count(log_text, "cancelled_in=pre_engine"), 1);
     assert_int_equal(count(log_text, "cancelled_in=prefill"), 1);
     assert_int_equal(count(log_text, "cancelled_in=decode"), 1);
-    const char *line = strstr(log_text, "prompt_tokens=3 completion_tokens=4 queue_ms=");
+    const char *line = strstr(log_text, "prompt_tokens=3 cached_tokens=0 completion_tokens=4 queue_ms=1.5");
     assert_non_null(line);
     char words[512];
     (void)snprintf(words, sizeof words, "%.*s", (int)strcspn(line, "\n"), line);
     assert_non_null(strstr(words, " ttft_ms="));
-    assert_non_null(strstr(words, " finish=stop"));
+    assert_non_null(strstr(words, " max_gap_ms=2.5 finish=stop"));
     finish();
 }
 
@@ -736,6 +834,9 @@ int main(void) {
         cmocka_unit_test(test_comments_can_be_off),
         cmocka_unit_test(test_request_ids),
         cmocka_unit_test(test_the_deadline_header),
+        cmocka_unit_test(test_what_the_engine_is_told),
+        cmocka_unit_test(test_a_deadline_that_is_spent),
+        cmocka_unit_test(test_the_engines_limits),
         cmocka_unit_test(test_embeddings_and_other_names),
         cmocka_unit_test(test_metrics_need_the_key),
         cmocka_unit_test(test_the_stages_of_a_cancel),
