@@ -174,7 +174,7 @@ static int run_benchmark(int argc, char **argv) {
     bl_cli_model m = {0};
     rounds *r = bl_alloc(sizeof(*r));
     bl_code rc = r != NULL
-                     ? bl_cli_model_open(&a.engine, &a.store, a.quiet, &m, &err)
+                     ? bl_cli_model_open(&a.engine, &a.store, a.quiet, false, &m, &err)
                      : bl_err_set(&err, BL_ENOMEM, __FILE__, __LINE__, "no memory for the measurements");
     if (rc == BL_OK) {
         bl_cli_catch_interrupt();

@@ -363,7 +363,7 @@ static bl_code history_path(const chat_args *a, char *buf, size_t cap, const cha
 
 static bl_code open_chat(chat *c, const bl_opts *o, bl_err *err) {
     const chat_args *a = c->a;
-    BL_TRY(bl_cli_model_open(&a->engine, &a->store, a->quiet, &c->m, err));
+    BL_TRY(bl_cli_model_open(&a->engine, &a->store, a->quiet, true, &c->m, err));
     if (bl_chat_tokenizer(c->m.chat) == NULL || bl_chat_template_source(c->m.chat) == BL_TEMPLATE_NONE) {
         BL_FAIL(err, BL_ENOTSUP,
                 "'%s' has no chat template: it can continue texts ('darkbloom run'), not hold a conversation",

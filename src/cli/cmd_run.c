@@ -299,7 +299,7 @@ static bl_code run(const run_args *a, const bl_opts *o, bl_err *err) {
     } else {
         BL_TRY_GOTO(rc, out, read_prompt(a, o->n_args == 1, &text, err));
     }
-    BL_TRY_GOTO(rc, out, bl_cli_model_open(&a->engine, &a->store, a->quiet || a->json, &m, err));
+    BL_TRY_GOTO(rc, out, bl_cli_model_open(&a->engine, &a->store, a->quiet || a->json, false, &m, err));
     bl_cli_catch_interrupt(); /* until here Ctrl-C ends the process, as nothing is lost */
     if (a->tokens == NULL) {
         BL_TRY_GOTO(rc, out, encode(a, &m, &text, &prompt, err));

@@ -120,13 +120,14 @@ static void show_loading(void *user, uint64_t done_bytes, uint64_t total_bytes) 
     bl_cli_progress_show(user, done_bytes, total_bytes);
 }
 
-bl_code bl_cli_model_open(const bl_cli_engine_args *a, const bl_cli_store_args *s, bool quiet,
+bl_code bl_cli_model_open(const bl_cli_engine_args *a, const bl_cli_store_args *s, bool quiet, bool remembers,
                           bl_cli_model *ret, bl_err *err) {
     bl_cli_model m = {0};
     bl_engine_options o;
     bl_cli_progress bar;
     uint64_t start = bl_clock_mono_ns();
     BL_TRY(bl_cli_engine_options(a, s, &o, &m.path, err));
+    o.prefix_cache_bytes = remembers ? BL_AUTO : 0;
     bl_cli_progress_init(&bar, "loading", 0);
     if (!quiet && bar.is_terminal) {
         o.progress = show_loading;

@@ -185,8 +185,9 @@ typedef struct {
     double load_ms;
 } bl_cli_model;
 
-/* Finds, loads, shows progress on stderr unless quiet. On failure *ret holds nothing. */
-bl_code bl_cli_model_open(const bl_cli_engine_args *a, const bl_cli_store_args *s, bool quiet,
+/* Finds, loads, shows progress on stderr unless quiet. remembers: later requests continue earlier ones (a
+ * prefix cache). On failure *ret holds nothing. */
+bl_code bl_cli_model_open(const bl_cli_engine_args *a, const bl_cli_store_args *s, bool quiet, bool remembers,
                           bl_cli_model *ret, bl_err *err) BL_MUST_CHECK;
 void bl_cli_model_close(bl_cli_model *m);
 /* Tokenizer, template and stop ids alone. */

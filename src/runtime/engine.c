@@ -13,6 +13,7 @@
 
 #define MAX_QUEUE   BL_SCHED_MAX_WAITING
 #define PROFILE_MAX ((size_t)64 << 10)
+#define SAFETY_OPS  1000000000u
 #define STUCK_MS    20u /* before the machine is asked for memory again */
 
 void bl_engine_options_init(bl_engine_options *o) {
@@ -210,7 +211,11 @@ static bl_code add_locked(bl_engine *e, const bl_request *r, bl_session *s, bl_e
         BL_FAIL(err, BL_EINTERNAL, "a step of the engine hangs, requests are refused until it comes back");
     }
     BL_TRY(check_queue_locked(e, err));
-    bl_lease_begin(&s->lease, &e->leases, s->t_submit, s->n_prompt, s->max_output, r->first_content_ms);
+    /* The safety lease counts on 200 prompt and 5 output tokens a second, which a large model on few cores
+     * does not reach: from a billion operations a token on it waits in proportion. */
+    uint64_t slow = BL_MAX(e->model.info.flops_per_token / SAFETY_OPS, 1u);
+    bl_lease_begin(&s->lease, &e->leases, s->t_submit, s->n_prompt * slow, s->max_output * slow,
+                   r->first_content_ms);
     s->sched.id = ++e->n_submitted;
     s->sched.n_cached_guess = bl_batch_cached_locked(e, s);
     BL_TRY(bl_sched_add(e->sched, &s->sched, err));
