@@ -181,9 +181,13 @@ typedef struct {
     bl_sampling sampling;
     const bl_logit_bias *logit_bias; /* copied */
     size_t n_logit_bias;             /* <= BL_MAX_LOGIT_BIAS */
-    bool logprobs;                   /* fill logprob and top[] */
-    uint32_t n_top_logprobs;         /* <= BL_MAX_TOP_LOGPROBS */
-    bool logit_hash;                 /* fill finished.logit_hash */
+    /* What the answer may look like (grammar/grammar.h), made for the engine's n_vocab; NULL: anything. Taken
+     * when submit succeeds. The answer ends when it is complete, with BL_FINISH_STOP; stop ids are drawn only
+     * where it may end. */
+    struct bl_grammar_state *grammar;
+    bool logprobs;           /* fill logprob and top[] */
+    uint32_t n_top_logprobs; /* <= BL_MAX_TOP_LOGPROBS */
+    bool logit_hash;         /* fill finished.logit_hash */
     bool hash_prompt; /* the hash covers the logits of every prompt row too (costs the head on each row) */
     int32_t priority; /* higher goes first */
     uint64_t tenant;  /* the prefix cache is shared among requests of one tenant only */

@@ -30,7 +30,8 @@ bl_code bl_grammar_vocab_new(const bl_tokenizer *t, uint32_t n_vocab, bl_grammar
  * in bytes. */
 bl_code bl_grammar_vocab_from_bytes(const char *bytes, const uint32_t *n, uint32_t n_vocab,
                                     bl_grammar_vocab **ret, bl_err *err) BL_MUST_CHECK;
-void bl_grammar_vocab_free(bl_grammar_vocab *v);
+bl_grammar_vocab *bl_grammar_vocab_ref(bl_grammar_vocab *v);
+void bl_grammar_vocab_unref(bl_grammar_vocab *v);
 
 /* Patterns match the whole answer. */
 bl_code bl_grammar_from_regex(const char *pattern, size_t n, bl_grammar **ret, bl_err *err) BL_MUST_CHECK;
@@ -45,8 +46,8 @@ void bl_grammar_unref(bl_grammar *g);
 size_t bl_grammar_bytes(const bl_grammar *g);
 
 /* A state at the start. All memory it will ever need is allocated here (about 1.5 MiB, and for the grammar's
- * first state its mask cache). v must outlive it. */
-bl_code bl_grammar_state_new(bl_grammar *g, const bl_grammar_vocab *v, bl_grammar_state **ret,
+ * first state its mask cache). */
+bl_code bl_grammar_state_new(bl_grammar *g, bl_grammar_vocab *v, bl_grammar_state **ret,
                              bl_err *err) BL_MUST_CHECK;
 void bl_grammar_state_free(bl_grammar_state *s);
 /* The grammar does not begin with the answer but behind `marker`, the text that ends an answer's reasoning,
@@ -66,6 +67,9 @@ bl_code bl_grammar_state_accept(bl_grammar_state *s, int32_t id, bl_err *err) BL
 bl_code bl_grammar_state_accept_bytes(bl_grammar_state *s, const char *bytes, size_t n,
                                       bl_err *err) BL_MUST_CHECK;
 bool bl_grammar_state_may_end(const bl_grammar_state *s);
+/* Nothing may come any more but the end. */
+bool bl_grammar_state_is_complete(const bl_grammar_state *s);
+uint32_t bl_grammar_state_n_vocab(const bl_grammar_state *s);
 void bl_grammar_state_reset(bl_grammar_state *s);
 
 #endif

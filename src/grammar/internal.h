@@ -61,6 +61,7 @@ typedef struct {
 } bl_gtrie;
 
 struct bl_grammar_vocab {
+    atomic_uint refs;
     uint32_t n_vocab, n_trie, n_ids, max_depth;
     bl_gtrie *trie;
     int32_t *ids;  /* by their bytes */

@@ -53,7 +53,8 @@ static void hex(bl_nfa *a, uint32_t from, uint32_t to, const char *digits) {
     }
 }
 
-#define HEX "0123456789abcdefABCDEF"
+#define HEX_BUT_0 "123456789abcdefABCDEF"
+#define HEX       "0" HEX_BUT_0
 
 /* Behind \u: any UTF-16 but U+0000 and half a pair. */
 static void unicode_escape(bl_nfa *a, uint32_t from, uint32_t to) {
@@ -65,11 +66,11 @@ static void unicode_escape(bl_nfa *a, uint32_t from, uint32_t to) {
     /* 0...: something but zeros behind it */
     uint32_t z1 = bl_nfa_node(a), z2 = bl_nfa_node(a), z3 = bl_nfa_node(a);
     hex(a, from, z1, "0");
-    hex(a, z1, two, HEX + 1);
+    hex(a, z1, two, HEX_BUT_0);
     hex(a, z1, z2, "0");
-    hex(a, z2, three, HEX + 1);
+    hex(a, z2, three, HEX_BUT_0);
     hex(a, z2, z3, "0");
-    hex(a, z3, to, HEX + 1);
+    hex(a, z3, to, HEX_BUT_0);
     /* D0..D7 are characters; D8..DB need DC..DF behind them */
     uint32_t d = bl_nfa_node(a), h1 = bl_nfa_node(a), h2 = bl_nfa_node(a), h3 = bl_nfa_node(a);
     hex(a, from, d, "dD");

@@ -32,7 +32,7 @@ typedef struct {
 
 struct bl_grammar_state {
     bl_grammar *g;
-    const bl_grammar_vocab *v;
+    bl_grammar_vocab *v;
     frame *frames;     /* [MAX_FRAMES]; 0: no rule is under way */
     reading *readings; /* [cap_readings] */
     level *levels;     /* [max_depth + 1]: along the path of a walk; 0: where the state is */
@@ -205,12 +205,12 @@ static bl_code open_cache(bl_grammar *g, uint32_t n_vocab, bl_err *err) {
     return BL_OK;
 }
 
-bl_code bl_grammar_state_new(bl_grammar *g, const bl_grammar_vocab *v, bl_grammar_state **ret, bl_err *err) {
+bl_code bl_grammar_state_new(bl_grammar *g, bl_grammar_vocab *v, bl_grammar_state **ret, bl_err *err) {
     BL_TRY(open_cache(g, v->n_vocab, err));
     bl_grammar_state *s = bl_alloc(sizeof *s);
     if (s) {
         s->g = bl_grammar_ref(g);
-        s->v = v;
+        s->v = bl_grammar_vocab_ref(v);
         s->marker_id = -1;
         s->cap_readings = (BL_MAX(v->max_depth, BL_GRAMMAR_MAX_TOKEN) + 2) * BL_GRAMMAR_MAX_READINGS;
         s->frames = bl_alloc_array(BL_GRAMMAR_MAX_FRAMES, sizeof *s->frames);
@@ -231,6 +231,7 @@ bl_code bl_grammar_state_new(bl_grammar *g, const bl_grammar_vocab *v, bl_gramma
 void bl_grammar_state_free(bl_grammar_state *s) {
     if (s) {
         bl_grammar_unref(s->g);
+        bl_grammar_vocab_unref(s->v);
         bl_free(s->frames);
         bl_free(s->readings);
         bl_free(s->levels);
@@ -253,6 +254,14 @@ void bl_grammar_state_reset(bl_grammar_state *s) {
 
 bool bl_grammar_state_may_end(const bl_grammar_state *s) {
     return !s->waits && s->levels[0].may_end;
+}
+
+bool bl_grammar_state_is_complete(const bl_grammar_state *s) {
+    return bl_grammar_state_may_end(s) && s->levels[0].n == 0;
+}
+
+uint32_t bl_grammar_state_n_vocab(const bl_grammar_state *s) {
+    return s->v->n_vocab;
 }
 
 /* ---- masks ------------------------------------------------------------------------------------------- */

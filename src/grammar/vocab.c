@@ -116,12 +116,13 @@ bl_code bl_grammar_vocab_from_bytes(const char *bytes, const uint32_t *n, uint32
                 (unsigned long long)total, MAX_BYTES);
     }
     if (v) {
+        atomic_init(&v->refs, 1);
         v->n_vocab = n_vocab;
         v->off = bl_alloc_array((size_t)n_vocab + 1, sizeof *v->off);
         v->bytes = bl_alloc((size_t)total);
     }
     if (!v || !v->off || !v->bytes) {
-        bl_grammar_vocab_free(v);
+        bl_grammar_vocab_unref(v);
         BL_FAIL(err, BL_ENOMEM, "out of memory for a vocabulary of %u tokens", n_vocab);
     }
     for (uint32_t i = 0; i < n_vocab; i++) {
@@ -132,7 +133,7 @@ bl_code bl_grammar_vocab_from_bytes(const char *bytes, const uint32_t *n, uint32
     }
     bl_code rc = index_tokens(v, err);
     if (rc != BL_OK) {
-        bl_grammar_vocab_free(v);
+        bl_grammar_vocab_unref(v);
         return rc;
     }
     *ret = v;
@@ -163,8 +164,14 @@ bl_code bl_grammar_vocab_new(const bl_tokenizer *t, uint32_t n_vocab, bl_grammar
     return rc;
 }
 
-void bl_grammar_vocab_free(bl_grammar_vocab *v) {
-    if (v) {
+bl_grammar_vocab *bl_grammar_vocab_ref(bl_grammar_vocab *v) {
+    (void)atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed); /* the caller holds one already */
+    return v;
+}
+
+void bl_grammar_vocab_unref(bl_grammar_vocab *v) {
+    /* acq_rel: the one that frees sees everything the others did */
+    if (v && atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) == 1) {
         bl_free(v->trie);
         bl_free(v->ids);
         bl_free(v->off);

@@ -338,7 +338,7 @@ static void settle_locked(bl_engine *e, const bl_sched_item *it, uint64_t now) {
         bl_histogram_add(&e->stats.token_gap, (double)(now - s->t_last) / 1e9);
     }
     s->t_last = now;
-    bool stop = bl_session_is_stop(s, s->ids[s->n_prompt + s->n_output - 1]);
+    bool stop = bl_session_is_stop(s, s->ids[s->n_prompt + s->n_output - 1]) || bl_session_is_complete(s);
     bool ends = stop || s->n_output == s->max_output;
     remember_locked(e, s, ends);
     s->sched.n_tokens++;

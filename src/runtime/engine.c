@@ -237,7 +237,8 @@ bl_code bl_session_submit(bl_engine *e, const bl_request *r, bl_session **ret, b
     bl_code rc = add_locked(e, r, s, err);
     if (rc == BL_OK) {
         bl_batch_count_locked(e);
-        *ret = s; /* before the engine can see it */
+        s->grammar = r->grammar; /* taken now that nothing can fail */
+        *ret = s;                /* before the engine can see it */
         pthread_cond_signal(&e->work);
     }
     pthread_mutex_unlock(&e->mu);

@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 #include "base/clock.h"
+#include "grammar/grammar.h"
 #include "runtime/sampler.h"
 
 void bl_request_init(bl_request *r) {
@@ -34,6 +35,10 @@ static bl_code check_request(const bl_request *r, uint32_t n_vocab, uint32_t n_c
         BL_FAIL(err, BL_EINVAL, "top_logprobs is %u, at most %d are allowed", r->n_top_logprobs,
                 BL_MAX_TOP_LOGPROBS);
     }
+    if (r->grammar && bl_grammar_state_n_vocab(r->grammar) != n_vocab) {
+        BL_FAIL(err, BL_EINVAL, "the grammar is made for %u tokens, the vocabulary has %u",
+                bl_grammar_state_n_vocab(r->grammar), n_vocab);
+    }
     BL_TRY(bl_logit_bias_check(r->logit_bias, r->n_logit_bias, n_vocab, err));
     return bl_sampling_check(&r->sampling, err);
 }
@@ -61,6 +66,8 @@ static void free_arrays(bl_session *s) {
     bl_free(s->top);
     bl_free(s->bias);
     bl_token_counts_free(s->counts);
+    bl_grammar_state_free(s->grammar);
+    bl_free(s->mask);
     bl_free(s);
 }
 
@@ -79,10 +86,11 @@ bl_code bl_session_new(const bl_request *r, uint32_t n_vocab, uint32_t n_context
     s->tokens = bl_alloc_array(s->max_output, sizeof *s->tokens);
     s->top = bl_alloc_array((size_t)s->max_output * s->n_top, sizeof *s->top);
     s->bias = bl_alloc_array(r->n_logit_bias, sizeof *s->bias);
+    s->mask = bl_alloc_array(r->grammar ? ((size_t)n_vocab + 31) / 32 : 0, sizeof *s->mask);
     bool counted =
         !bl_penalties_on(&r->sampling) ||
         bl_token_counts_new(r->prompt, s->n_prompt, s->max_output, n_vocab, &s->counts, NULL) == BL_OK;
-    if (!s->ids || !s->tokens || !s->top || !s->bias || !counted || !init_sync(s)) {
+    if (!s->ids || !s->tokens || !s->top || !s->bias || !s->mask || !counted || !init_sync(s)) {
         free_arrays(s);
         BL_FAIL(err, BL_ENOMEM, "out of memory for a session of %zu prompt tokens and up to %u more",
                 r->n_prompt, BL_MIN(r->max_tokens, n_context));
@@ -185,9 +193,26 @@ bool bl_session_is_stop(const bl_session *s, int32_t id) {
     return false;
 }
 
+/* The tokens that the grammar allows, stop tokens where the answer may end. NULL: all. */
+static const uint32_t *make_mask(bl_session *s) {
+    bool may_end = true, is_free = true;
+    if (!s->grammar || bl_grammar_state_mask(s->grammar, s->mask, &may_end, &is_free, NULL) != BL_OK ||
+        is_free) {
+        return NULL;
+    }
+    for (uint32_t i = 0; i < s->n_stop_ids; i++) {
+        uint32_t id = (uint32_t)s->stop_ids[i], bit = 1u << id % 32;
+        if (id < bl_grammar_state_n_vocab(s->grammar)) {
+            s->mask[id / 32] = may_end ? s->mask[id / 32] | bit : s->mask[id / 32] & ~bit;
+        }
+    }
+    return s->mask;
+}
+
 bl_pick_inputs bl_session_pick_inputs(bl_session *s) {
     return (bl_pick_inputs){.sampling = &s->sampling,
                             .pos = s->n_prompt + s->n_output,
+                            .mask = make_mask(s),
                             .bias = s->bias,
                             .n_bias = s->n_bias,
                             .counts = s->counts};
@@ -197,6 +222,15 @@ void bl_session_count(bl_session *s, int32_t id) {
     if (s->counts) {
         bl_token_counts_add(s->counts, id);
     }
+    if (s->grammar && !bl_session_is_stop(s, id)) {
+        bl_code rc = bl_grammar_state_accept(s->grammar, id, NULL);
+        BL_DASSERT(rc == BL_OK); /* the mask allowed it */
+        (void)rc;
+    }
+}
+
+bool bl_session_is_complete(const bl_session *s) {
+    return s->grammar && bl_grammar_state_is_complete(s->grammar);
 }
 
 /* ---- reader side ------------------------------------------------------------------------------------- */

@@ -48,7 +48,9 @@ struct bl_session {
     bool given_up;      /* [guarded by engine.mu] the watchdog ended it */
 
     /* [engine thread] */
-    bl_token_counts *counts; /* NULL without penalties */
+    bl_token_counts *counts;          /* NULL without penalties */
+    struct bl_grammar_state *grammar; /* NULL: anything may be said */
+    uint32_t *mask;                   /* with a grammar: a bit per token */
     int32_t *ids;   /* [n_prompt + max_output]: prompt, then output; a reader sees the ones of its events */
     bl_kv_seq *seq; /* NULL while it waits */
     uint32_t n_output, n_cached;
@@ -91,5 +93,7 @@ bool bl_session_is_stop(const bl_session *s, int32_t id);
 bl_pick_inputs bl_session_pick_inputs(bl_session *s);
 /* The token was drawn: once per token of the output, in their order. */
 void bl_session_count(bl_session *s, int32_t id);
+/* The grammar allows nothing more: the answer ends without a stop token. */
+bool bl_session_is_complete(const bl_session *s);
 
 #endif

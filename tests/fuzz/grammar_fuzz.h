@@ -45,7 +45,7 @@ static inline void fuzz_walk(bl_grammar *g, uint64_t seed) {
         }
     }
     bl_grammar_state_free(s);
-    bl_grammar_vocab_free(v);
+    bl_grammar_vocab_unref(v);
 }
 
 static inline uint64_t fuzz_seed(const uint8_t *data, size_t size) {

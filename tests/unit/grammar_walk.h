@@ -56,7 +56,7 @@ static inline bl_grammar_vocab *walk_vocab(void) {
     return v;
 }
 
-static inline bl_grammar_state *walk_state(bl_grammar *g, const bl_grammar_vocab *v) {
+static inline bl_grammar_state *walk_state(bl_grammar *g, bl_grammar_vocab *v) {
     bl_grammar_state *s = NULL;
     assert_int_equal(bl_grammar_state_new(g, v, &s, NULL), BL_OK);
     return s;

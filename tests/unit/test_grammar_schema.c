@@ -386,7 +386,7 @@ static void test_texts(void **state) {
         bl_grammar_state_free(s);
         bl_grammar_unref(g);
     }
-    bl_grammar_vocab_free(v);
+    bl_grammar_vocab_unref(v);
 }
 
 static void test_random_walks(void **state) {
@@ -415,7 +415,7 @@ static void test_random_walks(void **state) {
         bl_grammar_unref(g);
     }
     bl_buf_done(&text);
-    bl_grammar_vocab_free(v);
+    bl_grammar_vocab_unref(v);
 }
 
 /* Every integer of a range and none beside it. */
@@ -438,7 +438,7 @@ static void test_integer_ranges(void **state) {
         bl_grammar_state_free(s);
         bl_grammar_unref(g);
     }
-    bl_grammar_vocab_free(v);
+    bl_grammar_vocab_unref(v);
 }
 
 static void test_any_json(void **state) {
@@ -476,7 +476,7 @@ static void test_any_json(void **state) {
     assert_true(bl_grammar_state_may_end(s));
     bl_grammar_state_free(s);
     bl_grammar_unref(g);
-    bl_grammar_vocab_free(v);
+    bl_grammar_vocab_unref(v);
 }
 
 static void test_refusals_name_the_place(void **state) {
