@@ -8,6 +8,7 @@
 #include "api/openai/reply.h"
 #include "api/openai/request.h"
 #include "chat/stream.h"
+#include "grammar/grammar.h"
 #include "net/http_server.h"
 #include "serve/metrics.h"
 #include "serve/serve.h"
@@ -99,6 +100,24 @@ typedef struct bl_job {
     const char *finish;             /* static, NULL: none */
 } bl_job;
 
+/* Compiled grammars by what they were made from, least recently used out; and the vocabulary they run on,
+ * made when it is first needed. */
+#define BL_SERVE_GRAMMARS       32
+#define BL_SERVE_GRAMMARS_BYTES ((size_t)64 << 20) /* automata and sources together */
+typedef struct {
+    uint8_t hash[32];    /* of kind, flags and source */
+    bl_grammar *grammar; /* NULL: empty */
+    size_t bytes;
+    uint64_t used;
+} bl_serve_grammar;
+
+typedef struct {
+    pthread_mutex_t mu;
+    bl_grammar_vocab *vocab;
+    bl_serve_grammar entries[BL_SERVE_GRAMMARS];
+    uint64_t tick;
+} bl_serve_grammars;
+
 struct bl_serve {
     bl_serve_options o;
     bl_http_server *http;
@@ -128,6 +147,7 @@ struct bl_serve {
     bl_job *todo_first, *todo_last; /* [guarded by mu] */
     bl_job *done_first, *done_last; /* [guarded by mu] */
     bool workers_stop;              /* [guarded by mu] */
+    bl_serve_grammars grammars;     /* [guarded by its mu] */
     /* Jobs whose session has an event: put in by the engine thread (bl_job_notify), taken out by the loop.
      * ready_mu is the innermost lock: nothing is called under it. */
     pthread_mutex_t ready_mu;
@@ -174,5 +194,13 @@ bl_code bl_job_sink(void *user, const bl_parsed *ev, bl_err *err) BL_MUST_CHECK;
 /* prepare.c */
 /* [worker] Body -> submitted session; job->error says why not. */
 void bl_job_prepare(bl_job *job);
+
+/* grammars.c */
+/* [worker] The state of a grammar that holds the answer to what the request asks for; *ret NULL: it asks for
+ * nothing of the kind. p says how the answer begins. */
+bl_code bl_serve_shape(bl_serve *s, const bl_openai_request *q, const bl_parser_options *p,
+                       bl_grammar_state **ret, bl_openai_error *e) BL_MUST_CHECK;
+void bl_serve_grammars_init(bl_serve_grammars *g);
+void bl_serve_grammars_done(bl_serve_grammars *g);
 
 #endif

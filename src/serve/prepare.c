@@ -1,5 +1,6 @@
 /* The worker's part of a job: JSON, model name, template, tokens, submission to the engine. Nothing here
  * touches a socket. */
+#include <assert.h>
 #include <string.h>
 
 #include "base/base.h"
@@ -116,6 +117,9 @@ static bl_sampling choose_sampling(const bl_job *job, const bl_openai_request *q
         .top_p = q->has_top_p ? q->top_p : d.top_p,
         .min_p = q->has_min_p ? q->min_p : d.min_p,
         .seed = q->has_seed ? q->seed : job->seed,
+        .presence_penalty = q->presence_penalty,
+        .frequency_penalty = q->frequency_penalty,
+        .repetition_penalty = q->repetition_penalty,
     };
     return r;
 }
@@ -136,10 +140,21 @@ static bl_code left_for_first(const bl_job *job, uint32_t *ret, bl_openai_error 
     return BL_OK;
 }
 
-static bl_code submit(bl_job *job, const bl_openai_request *q, const bl_ids *ids, bl_openai_error *e) {
+static bl_code submit(bl_job *job, const bl_openai_request *q, const bl_ids *ids, bl_grammar_state *shape,
+                      bl_openai_error *e) {
     const bl_serve_model *m = &job->s->model;
+    bl_logit_bias bias[BL_OPENAI_MAX_BIAS];
     bl_err err;
     bl_request r;
+    static_assert(BL_OPENAI_MAX_BIAS == BL_MAX_LOGIT_BIAS, "what a body may hold the engine takes");
+    for (size_t i = 0; i < q->n_bias; i++) {
+        bias[i] = (bl_logit_bias){q->bias[i].id, q->bias[i].bias};
+        if ((uint32_t)bias[i].id >= bl_engine_info(m->engine)->n_vocab) {
+            return bl_openai_refuse(e, 400, "invalid_value", "logit_bias",
+                                    "'logit_bias' names token %d; the vocabulary has %u", (int)bias[i].id,
+                                    bl_engine_info(m->engine)->n_vocab);
+        }
+    }
     bl_request_init(&r);
     r.prompt = ids->ids;
     r.n_prompt = ids->n;
@@ -147,6 +162,9 @@ static bl_code submit(bl_job *job, const bl_openai_request *q, const bl_ids *ids
     r.max_tokens = q->has_max_tokens ? q->max_tokens : BL_MAX(room, 1u);
     r.stop_ids = bl_chat_stop_ids(m->chat, &r.n_stop_ids);
     r.sampling = choose_sampling(job, q);
+    r.logit_bias = bias;
+    r.n_logit_bias = q->n_bias;
+    r.grammar = shape;
     r.logprobs = q->logprobs;
     r.n_top_logprobs = q->n_top_logprobs;
     r.priority = q->priority;
@@ -162,14 +180,19 @@ static bl_code submit(bl_job *job, const bl_openai_request *q, const bl_ids *ids
     return BL_OK;
 }
 
-/* What comes out of the stream goes through it; a completion is one text. */
-static bl_code open_parser(bl_job *job, const bl_openai_request *q, const bl_ids *ids, bl_err *err) {
-    const bl_chat *chat = job->s->model.chat;
-    bl_parser_options o = {.dialect = BL_DIALECT_PLAIN};
-    if (q->kind == BL_OPENAI_CHAT) {
+/* How the answer begins and what is in it; a completion is one text. */
+static bl_parser_options parser_options(const bl_job *job, const bl_openai_request *q, const bl_ids *ids) {
+    if (q->kind != BL_OPENAI_CHAT) {
+        return (bl_parser_options){.dialect = BL_DIALECT_PLAIN};
+    }
+    return bl_chat_parser_options(job->s->model.chat, ids->ids, ids->n, q->tools);
+}
+
+/* What comes out of the stream goes through it. */
+static bl_code open_parser(bl_job *job, bl_parser_options o, bl_err *err) {
+    if (job->kind == BL_OPENAI_CHAT) {
         size_t n = 0;
-        const int32_t *markers = bl_chat_markers(chat, &n);
-        o = bl_chat_parser_options(chat, ids->ids, ids->n, q->tools);
+        const int32_t *markers = bl_chat_markers(job->s->model.chat, &n);
         bl_stream_show(job->stream, markers, n);
     }
     o.sink = bl_job_sink;
@@ -187,8 +210,9 @@ static bl_code prepare_request(bl_job *job, const bl_openai_request *q, bl_ids *
     }
     BL_TRY(encode_prompt(job, q, ids, e));
     BL_TRY(check_length(job, ids->n, e));
+    const bl_parser_options o = parser_options(job, q, ids);
     if (bl_stream_new(t, q->stops, q->n_stops, true, &job->stream, &err) != BL_OK ||
-        open_parser(job, q, ids, &err) != BL_OK) {
+        open_parser(job, o, &err) != BL_OK) {
         bl_openai_error_from(&err, e);
         return BL_EINVAL;
     }
@@ -196,7 +220,13 @@ static bl_code prepare_request(bl_job *job, const bl_openai_request *q, bl_ids *
                              memory_order_relaxed)) { /* the loop frees the job in any case */
         return BL_OK;
     }
-    return submit(job, q, ids, e);
+    bl_grammar_state *shape = NULL;
+    BL_TRY(bl_serve_shape(job->s, q, &o, &shape, e));
+    bl_code rc = submit(job, q, ids, shape, e);
+    if (rc != BL_OK) {
+        bl_grammar_state_free(shape);
+    }
+    return rc;
 }
 
 void bl_job_prepare(bl_job *job) {
@@ -224,5 +254,7 @@ void bl_job_prepare(bl_job *job) {
     job->req.prompt = NULL;
     job->req.prompt_cache_key = NULL;
     job->req.n_stops = 0;
+    job->req.schema = NULL;
+    job->req.pattern = NULL;
     bl_ids_init(&job->req.prompt_ids, 0);
 }

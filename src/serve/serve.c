@@ -601,6 +601,7 @@ bl_code bl_serve_open(const bl_serve_options *o, bl_serve **ret, bl_err *err) {
     }
     pthread_mutex_init(&s->mu, NULL);
     pthread_mutex_init(&s->ready_mu, NULL);
+    bl_serve_grammars_init(&s->grammars);
     const char *names[BL_ROUTE__MAX];
     for (unsigned r = 0; r < BL_ROUTE__MAX; r++) {
         names[r] = routes[r].path;
@@ -676,6 +677,7 @@ void bl_serve_free(bl_serve *s) {
     }
     bl_jobs_close(s);
     bl_http_server_free(s->http);
+    bl_serve_grammars_done(&s->grammars);
     pthread_cond_destroy(&s->has_work);
     pthread_mutex_destroy(&s->ready_mu);
     pthread_mutex_destroy(&s->mu);

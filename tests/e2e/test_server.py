@@ -164,7 +164,9 @@ def test_errors_arrive_as_the_packages_exceptions(server, client):
     refused(openai.BadRequestError, "invalid_value", "temperature", temperature=3)
     refused(openai.BadRequestError, "unsupported_parameter", "n", n=2)
     refused(openai.BadRequestError, "unsupported_parameter", "tools", tools=[{"type": "function", "function": {"name": "f"}}])
-    refused(openai.BadRequestError, "unsupported_parameter", "response_format", response_format={"type": "json_object"})
+    refused(openai.BadRequestError, "unsupported_parameter", "response_format", response_format={"type": "xml"})
+    refused(openai.BadRequestError, "unsupported_parameter", "response_format",
+            response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}})
     refused(openai.BadRequestError, "invalid_value", "messages", messages=[])
     e = refused(openai.BadRequestError, "context_length_exceeded", "messages",
                 messages=[{"role": "user", "content": "a \n" * server.context}])

@@ -27,6 +27,12 @@ static void check_request(const bl_openai_request *r) {
     BL_ASSERT(!r->has_top_p || (r->top_p >= 0 && r->top_p <= 1));
     BL_ASSERT(!r->has_max_tokens || (r->max_tokens >= 1 && r->max_tokens <= INT32_MAX));
     BL_ASSERT(r->n_top_logprobs <= BL_OPENAI_MAX_TOP_CHAT);
+    BL_ASSERT(r->n_bias <= BL_OPENAI_MAX_BIAS && (r->n_bias == 0 || r->bias));
+    for (size_t i = 0; i < r->n_bias; i++) {
+        BL_ASSERT(r->bias[i].id >= 0 && r->bias[i].bias >= -100 && r->bias[i].bias <= 100);
+    }
+    BL_ASSERT(r->format != BL_OPENAI_JSON_SCHEMA || json_is_object(r->schema));
+    BL_ASSERT(r->format != BL_OPENAI_REGEX || r->n_pattern <= BL_OPENAI_MAX_PATTERN);
     for (size_t i = 0; i < r->n_stops; i++) {
         size_t n = strlen(r->stops[i]);
         BL_ASSERT(n >= 1 && n <= BL_OPENAI_MAX_STOP_BYTES);

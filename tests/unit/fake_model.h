@@ -19,6 +19,7 @@
 #include "bl/bl.h"
 #include "chat/chat.h"
 #include "chat/stream.h"
+#include "grammar/grammar.h"
 
 #define FAKE_EOS       256
 #define FAKE_MAX_QUEUE 64
@@ -71,6 +72,7 @@ static void fake_put(bl_session *s, bl_event ev) {
 }
 
 static void fake_delete(bl_session *s) {
+    bl_grammar_state_free(s->r.grammar);
     free(s->prompt);
     free(s->events);
     free(s);
@@ -243,6 +245,7 @@ bl_code bl_session_submit(bl_engine *e, const bl_request *r, bl_session **ret, b
     pthread_mutex_lock(&e->mu);
     if (e->n_queue >= fake_max_queue) {
         pthread_mutex_unlock(&e->mu);
+        s->r.grammar = NULL; /* still the caller's */
         fake_delete(s);
         BL_FAIL(err, BL_EBUSY, "%u requests wait, %u may", fake_max_queue, fake_max_queue);
     }
@@ -415,6 +418,21 @@ bl_parser_options bl_chat_parser_options(const bl_chat *c, const int32_t *prompt
 const char *bl_tokenizer_piece(const bl_tokenizer *t, int32_t id, size_t *ret_len) {
     (void)t, (void)ret_len;
     return id >= 0 && id <= FAKE_EOS ? "piece" : NULL;
+}
+
+uint32_t bl_tokenizer_vocab_size(const bl_tokenizer *t) {
+    (void)t;
+    return FAKE_EOS + 1;
+}
+
+bool bl_tokenizer_is_special(const bl_tokenizer *t, int32_t id) {
+    (void)t;
+    return id == FAKE_EOS;
+}
+
+int32_t bl_tokenizer_id(const bl_tokenizer *t, const char *piece, size_t n) {
+    (void)t, (void)piece, (void)n;
+    return -1;
 }
 
 bl_code bl_tokenizer_token_bytes(const bl_tokenizer *t, int32_t id, bool first, bool skip_special,

@@ -167,12 +167,40 @@ static void test_common_fields(void **state) {
         {"tool_choice", UNSUP, CHAT(",\"tool_choice\":{\"type\":\"function\"}")},
         {"functions", UNSUP, CHAT(",\"functions\":[{}]")},
         {"function_call", UNSUP, CHAT(",\"function_call\":{\"name\":\"f\"}")},
-        {"logit_bias", UNSUP, CHAT(",\"logit_bias\":{\"5\":1}")},
-        {"presence_penalty", UNSUP, CHAT(",\"presence_penalty\":0.5")},
-        {"frequency_penalty", UNSUP, CHAT(",\"frequency_penalty\":-1")},
-        {"repetition_penalty", UNSUP, CHAT(",\"repetition_penalty\":1.1")},
-        {"response_format", UNSUP, CHAT(",\"response_format\":{\"type\":\"json_object\"}")},
+        {NULL, NULL, CHAT(",\"logit_bias\":{\"5\":1,\"0\":-100,\"2147483647\":99.5}")},
+        {"logit_bias", TYPE, CHAT(",\"logit_bias\":[]")},
+        {"logit_bias", VALUE, CHAT(",\"logit_bias\":{\"05\":1}")},
+        {"logit_bias", VALUE, CHAT(",\"logit_bias\":{\"-1\":1}")},
+        {"logit_bias", VALUE, CHAT(",\"logit_bias\":{\"2147483648\":1}")},
+        {"logit_bias", VALUE, CHAT(",\"logit_bias\":{\"\":1}")},
+        {"logit_bias", VALUE, CHAT(",\"logit_bias\":{\"5\":101}")},
+        {"logit_bias", VALUE, CHAT(",\"logit_bias\":{\"5\":\"1\"}")},
+        {NULL, NULL, CHAT(",\"presence_penalty\":0.5,\"frequency_penalty\":-2,\"repetition_penalty\":1.1")},
+        {"presence_penalty", VALUE, CHAT(",\"presence_penalty\":2.5")},
+        {"frequency_penalty", TYPE, CHAT(",\"frequency_penalty\":\"1\"")},
+        {"repetition_penalty", VALUE, CHAT(",\"repetition_penalty\":0")},
+        {NULL, NULL, CHAT(",\"response_format\":{\"type\":\"json_object\"}")},
+        {NULL, NULL,
+         CHAT(",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\",\"schema\":{"
+              "\"type\":\"object\"},\"strict\":true}}")},
+        {NULL, NULL, CHAT(",\"response_format\":{\"type\":\"regex\",\"pattern\":\"a+\"}")},
         {"response_format", UNSUP, CHAT(",\"response_format\":{}")},
+        {"response_format", UNSUP, CHAT(",\"response_format\":{\"type\":\"xml\"}")},
+        {"response_format.json_schema", VALUE, CHAT(",\"response_format\":{\"type\":\"json_schema\"}")},
+        {"response_format.json_schema.schema", VALUE,
+         CHAT(",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\"}}")},
+        {"response_format.json_schema.schema", VALUE,
+         CHAT(",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":\"{}\"}}")},
+        {"response_format.json_schema.strict", TYPE,
+         CHAT(
+             ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{},\"strict\":1}}")},
+        {"response_format.pattern", VALUE, CHAT(",\"response_format\":{\"type\":\"regex\"}")},
+        {NULL, NULL,
+         CHAT(",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"strict\":false}}]")},
+        {NULL, NULL,
+         CHAT(",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"strict\":true}}]")},
+        {"tools[0].function.strict", TYPE,
+         CHAT(",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"strict\":1}}]")},
         {"response_format", TYPE, CHAT(",\"response_format\":\"text\"")},
         {"modalities", UNSUP, CHAT(",\"modalities\":[\"text\",\"audio\"]")},
         {"store", UNSUP, CHAT(",\"store\":true")},
@@ -186,6 +214,32 @@ static void test_common_fields(void **state) {
         {"chat_template_kwargs", TYPE, CHAT(",\"chat_template_kwargs\":[]")},
     };
     run_cases(BL_OPENAI_CHAT, cases, BL_COUNTOF(cases));
+}
+
+/* What the sampler and the grammar get. */
+static void test_shape_of_the_answer(void **state) {
+    (void)state;
+    static const char body[] =
+        CHAT(",\"logit_bias\":{\"7\":-3.5,\"1\":2},\"presence_penalty\":1,\"frequency_penalty\":-0.5,"
+             "\"repetition_penalty\":1.25,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{"
+             "\"name\":\"x\",\"strict\":true,\"schema\":{\"type\":\"integer\"}}},\"tools\":[{\"type\":"
+             "\"function\",\"function\":{\"name\":\"f\"}},{\"type\":\"function\",\"function\":{\"name\":"
+             "\"g\",\"strict\":true}}]");
+    bl_openai_request r;
+    bl_openai_error e;
+    assert_int_equal(bl_openai_parse(BL_OPENAI_CHAT, body, sizeof body - 1, &r, &e), BL_OK);
+    assert_int_equal(r.n_bias, 2);
+    assert_true(r.bias[0].id == 7 && r.bias[0].bias == -3.5f && r.bias[1].id == 1 && r.bias[1].bias == 2.0f);
+    assert_true(r.presence_penalty == 1.0f && r.frequency_penalty == -0.5f && r.repetition_penalty == 1.25f);
+    assert_int_equal(r.format, BL_OPENAI_JSON_SCHEMA);
+    assert_true(r.strict_schema && r.strict_tools);
+    assert_string_equal(json_string_value(json_object_get(r.schema, "type")), "integer");
+    bl_openai_request_done(&r);
+    static const char regex[] = TEXT(",\"response_format\":{\"type\":\"regex\",\"pattern\":\"a|b\"}");
+    assert_int_equal(bl_openai_parse(BL_OPENAI_COMPLETION, regex, sizeof regex - 1, &r, &e), BL_OK);
+    assert_int_equal(r.format, BL_OPENAI_REGEX);
+    assert_int_equal(r.n_pattern, 3);
+    bl_openai_request_done(&r);
 }
 
 static void test_messages(void **state) {
@@ -535,11 +589,17 @@ static void test_text_payloads(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bodies_not_json), cmocka_unit_test(test_common_fields),
-        cmocka_unit_test(test_messages),        cmocka_unit_test(test_logprob_fields),
-        cmocka_unit_test(test_prompts),         cmocka_unit_test(test_values_arrive),
-        cmocka_unit_test(test_strings),         cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_chat_payloads),   cmocka_unit_test(test_text_payloads),
+        cmocka_unit_test(test_bodies_not_json),
+        cmocka_unit_test(test_common_fields),
+        cmocka_unit_test(test_shape_of_the_answer),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_logprob_fields),
+        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_values_arrive),
+        cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_chat_payloads),
+        cmocka_unit_test(test_text_payloads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,7 +90,7 @@ static bl_code get_bool(const json_t *root, const char *key, bool *ret, bl_opena
 }
 
 /* Fields that are understood but not built: allowed only with the value that changes nothing. */
-typedef enum { NEUTRAL_NONE, NEUTRAL_ZERO, NEUTRAL_ONE, NEUTRAL_EMPTY, NEUTRAL_FALSE, NEUTRAL_WORDS } neutral;
+typedef enum { NEUTRAL_NONE, NEUTRAL_ONE, NEUTRAL_EMPTY, NEUTRAL_FALSE, NEUTRAL_WORDS } neutral;
 
 static const struct {
     const char *name;
@@ -103,10 +103,6 @@ static const struct {
     {"tool_choice", NEUTRAL_WORDS, " none auto ", " in completions", true},
     {"functions", NEUTRAL_EMPTY, NULL, "", false},
     {"function_call", NEUTRAL_WORDS, " none auto ", " without functions", false},
-    {"logit_bias", NEUTRAL_EMPTY, NULL, "", false},
-    {"presence_penalty", NEUTRAL_ZERO, NULL, "; only 0 is", false},
-    {"frequency_penalty", NEUTRAL_ZERO, NULL, "; only 0 is", false},
-    {"repetition_penalty", NEUTRAL_ONE, NULL, "; only 1 is", false},
     {"best_of", NEUTRAL_ONE, NULL, "; only 1 is", false},
     {"echo", NEUTRAL_FALSE, NULL, "", false},
     {"suffix", NEUTRAL_EMPTY, NULL, "", false},
@@ -121,8 +117,6 @@ static const struct {
 static bool is_neutral(const json_t *v, neutral how, const char *words) {
     char word[24];
     switch (how) {
-    case NEUTRAL_ZERO:
-        return json_is_number(v) && json_number_value(v) == 0.0;
     case NEUTRAL_ONE:
         return json_is_number(v) && json_number_value(v) == 1.0;
     case NEUTRAL_EMPTY:
@@ -156,17 +150,7 @@ static bl_code check_unsupported(const json_t *root, bl_openai_kind kind, bl_ope
     if (n != 1) {
         return not_supported("n", "; only 1 is", e);
     }
-    const json_t *v = field(root, "response_format");
-    if (v && !json_is_object(v)) {
-        return wrong_type(v, "response_format", "an object", e);
-    }
-    if (v) {
-        const char *type = json_string_value(json_object_get(v, "type"));
-        if (!type || strcmp(type, "text") != 0) {
-            return not_supported("response_format", "; only {\"type\": \"text\"} is", e);
-        }
-    }
-    v = field(root, "modalities");
+    const json_t *v = field(root, "modalities");
     if (v && !(json_is_array(v) && json_array_size(v) == 1 && json_is_string(json_array_get(v, 0)) &&
                strcmp(json_string_value(json_array_get(v, 0)), "text") == 0)) {
         return not_supported("modalities", "; only [\"text\"] is", e);
@@ -202,12 +186,132 @@ static bl_code parse_stop(const json_t *root, bl_openai_request *r, bl_openai_er
     return BL_OK;
 }
 
+/* A token's id as JSON writes it: no sign, no leading zero. */
+static bool take_id(const char *s, int32_t *ret) {
+    size_t n = strspn(s, "0123456789");
+    int64_t x = 0;
+    if (n < 1 || n > 10 || s[n] != '\0' || (n > 1 && s[0] == '0')) {
+        return false;
+    }
+    for (size_t i = 0; i < n; i++) {
+        x = x * 10 + (s[i] - '0');
+    }
+    *ret = (int32_t)BL_MIN(x, INT32_MAX);
+    return x <= INT32_MAX;
+}
+
+static bl_code parse_bias(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
+    const json_t *v = field(root, "logit_bias");
+    const char *key;
+    json_t *x;
+    if (v && !json_is_object(v)) {
+        return wrong_type(v, "logit_bias", "an object", e);
+    }
+    size_t n = json_object_size(v);
+    if (n == 0) {
+        return BL_OK;
+    }
+    if (n > BL_OPENAI_MAX_BIAS) {
+        return bl_openai_refuse(e, 400, "invalid_value", "logit_bias",
+                                "'logit_bias' names %zu tokens; at most %d are allowed", n,
+                                BL_OPENAI_MAX_BIAS);
+    }
+    r->bias = bl_alloc_array(n, sizeof *r->bias);
+    if (!r->bias) {
+        return bl_openai_refuse(e, 503, "out_of_memory", NULL,
+                                "the server is out of memory, try again later");
+    }
+    json_object_foreach((json_t *)(uintptr_t)v, key, x) {
+        bl_openai_bias *b = &r->bias[r->n_bias];
+        double value = json_number_value(x);
+        if (!take_id(key, &b->id)) {
+            return bl_openai_refuse(e, 400, "invalid_value", "logit_bias",
+                                    "a key of 'logit_bias' is no token id");
+        }
+        if (!json_is_number(x) || !(value >= -100 && value <= 100)) {
+            return bl_openai_refuse(e, 400, "invalid_value", "logit_bias",
+                                    "a value of 'logit_bias' is no number of -100 to 100");
+        }
+        b->bias = (float)value;
+        r->n_bias++;
+    }
+    return BL_OK;
+}
+
+static bl_code parse_penalties(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
+    bool has = false;
+    BL_TRY(get_number(root, "presence_penalty", -2, 2, &has, &r->presence_penalty, e));
+    BL_TRY(get_number(root, "frequency_penalty", -2, 2, &has, &r->frequency_penalty, e));
+    BL_TRY(get_number(root, "repetition_penalty", 0.01, 100, &has, &r->repetition_penalty, e));
+    return parse_bias(root, r, e);
+}
+
+static bl_code parse_schema(const json_t *format, bl_openai_request *r, bl_openai_error *e) {
+    const json_t *v = field(format, "json_schema");
+    if (!json_is_object(v)) {
+        return bl_openai_refuse(e, 400, "invalid_value", "response_format.json_schema",
+                                "'response_format.json_schema' must be an object with a schema");
+    }
+    const json_t *strict = field(v, "strict");
+    if (strict && !json_is_boolean(strict)) {
+        return wrong_type(strict, "response_format.json_schema.strict", "a boolean", e);
+    }
+    r->schema = field(v, "schema");
+    if (!json_is_object(r->schema)) {
+        return bl_openai_refuse(e, 400, "invalid_value", "response_format.json_schema.schema",
+                                "'response_format.json_schema.schema' must be an object");
+    }
+    r->strict_schema = json_is_true(strict);
+    r->format = BL_OPENAI_JSON_SCHEMA;
+    return BL_OK;
+}
+
+static bl_code parse_format(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
+    const json_t *v = field(root, "response_format");
+    if (!v) {
+        return BL_OK;
+    }
+    if (!json_is_object(v)) {
+        return wrong_type(v, "response_format", "an object", e);
+    }
+    const char *type = json_string_value(json_object_get(v, "type"));
+    if (type && strcmp(type, "text") == 0) {
+        return BL_OK;
+    }
+    if (type && strcmp(type, "json_object") == 0) {
+        r->format = BL_OPENAI_JSON_OBJECT;
+        return BL_OK;
+    }
+    if (type && strcmp(type, "json_schema") == 0) {
+        return parse_schema(v, r, e);
+    }
+    if (!type || strcmp(type, "regex") != 0) {
+        return not_supported("response_format", " of this type; text, json_object, json_schema and regex are",
+                             e);
+    }
+    const json_t *pattern = field(v, "pattern");
+    if (!json_is_string(pattern)) {
+        return bl_openai_refuse(e, 400, "invalid_value", "response_format.pattern",
+                                "'response_format.pattern' must be a string");
+    }
+    if (json_string_length(pattern) > BL_OPENAI_MAX_PATTERN) {
+        return bl_openai_refuse(e, 400, "invalid_value", "response_format.pattern",
+                                "'response_format.pattern' has %zu bytes; at most %u are allowed",
+                                json_string_length(pattern), BL_OPENAI_MAX_PATTERN);
+    }
+    r->pattern = json_string_value(pattern);
+    r->n_pattern = json_string_length(pattern);
+    r->format = BL_OPENAI_REGEX;
+    return BL_OK;
+}
+
 static bl_code parse_sampling(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
     bool has = false;
     json_int_t x = 0;
     BL_TRY(get_number(root, "temperature", 0, 2, &r->has_temperature, &r->temperature, e));
     BL_TRY(get_number(root, "top_p", 0, 1, &r->has_top_p, &r->top_p, e));
     BL_TRY(get_number(root, "min_p", 0, 1, &r->has_min_p, &r->min_p, e));
+    BL_TRY(parse_penalties(root, r, e));
     /* -1 is what vLLM's clients send for "off" */
     BL_TRY(get_integer(root, "top_k", -1, INT32_MAX, &r->has_top_k, &x, e));
     r->top_k = x > 0 ? (uint32_t)x : 0;
@@ -495,7 +599,9 @@ static bl_code check_tool(const json_t *tool, size_t i, bl_openai_error *e) {
             return wrong_type(v, param, k == 0 ? "a string" : "an object", e);
         }
     }
-    return BL_OK;
+    const json_t *strict = field(f, "strict");
+    (void)snprintf(param, sizeof param, "tools[%zu].function.strict", i);
+    return strict && !json_is_boolean(strict) ? wrong_type(strict, param, "a boolean", e) : BL_OK;
 }
 
 static bl_code parse_tools(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
@@ -513,6 +619,8 @@ static bl_code parse_tools(const json_t *root, bl_openai_request *r, bl_openai_e
     }
     for (size_t i = 0; i < json_array_size(v); i++) {
         BL_TRY(check_tool(json_array_get(v, i), i, e));
+        const json_t *f = json_object_get(json_array_get(v, i), "function");
+        r->strict_tools = r->strict_tools || json_is_true(json_object_get(f, "strict"));
     }
     const char *word = json_string_value(choice);
     if (choice && !json_is_string(choice) && !json_is_object(choice)) {
@@ -580,6 +688,7 @@ static bl_code parse_fields(const json_t *root, bl_openai_request *r, bl_openai_
     BL_TRY(parse_stream(root, r, e));
     BL_TRY(parse_sampling(root, r, e));
     BL_TRY(parse_logprobs(root, r, e));
+    BL_TRY(parse_format(root, r, e));
     BL_TRY(parse_service(root, r, e));
     if (r->kind == BL_OPENAI_COMPLETION) {
         return parse_prompt(root, r, e);
@@ -624,5 +733,8 @@ bl_code bl_openai_parse(bl_openai_kind kind, const char *body, size_t n, bl_open
 void bl_openai_request_done(bl_openai_request *r) {
     json_decref(r->root);
     r->root = NULL;
+    bl_free(r->bias);
+    r->bias = NULL;
+    r->n_bias = 0;
     bl_ids_done(&r->prompt_ids);
 }

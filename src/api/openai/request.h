@@ -1,7 +1,7 @@
 /* Bodies of POST /v1/chat/completions and /v1/completions -> a checked request.
  *
  * Strict where the field is known: wrong type or range is a 400 that names it; a known field that asks for
- * something not built (a forced tool, JSON output, penalties...) is a 400, never silently another answer.
+ * something not built (a forced tool, sound...) is a 400, never silently another answer.
  * Unknown fields are ignored, as OpenAI does.
  */
 #ifndef BL_API_OPENAI_REQUEST_H
@@ -25,7 +25,23 @@
 #define BL_OPENAI_MAX_PRIORITY   10
 #define BL_OPENAI_MAX_CACHE_KEY  1024 /* bytes */
 
+#define BL_OPENAI_MAX_BIAS    1024
+#define BL_OPENAI_MAX_PATTERN (16u << 10)
+
 typedef enum { BL_OPENAI_CHAT, BL_OPENAI_COMPLETION } bl_openai_kind;
+
+/* response_format */
+typedef enum {
+    BL_OPENAI_TEXT,
+    BL_OPENAI_JSON_OBJECT,
+    BL_OPENAI_JSON_SCHEMA,
+    BL_OPENAI_REGEX /* our own: {"type": "regex", "pattern": "..."} */
+} bl_openai_format;
+
+typedef struct {
+    int32_t id;
+    float bias; /* -100 to 100 */
+} bl_openai_bias;
 
 typedef struct {
     bl_openai_kind kind;
@@ -42,6 +58,15 @@ typedef struct {
     bl_ids prompt_ids; /* completion by ids: each 0..INT32_MAX, the vocabulary is not known here */
     bool has_temperature, has_top_p, has_top_k, has_min_p, has_seed, has_max_tokens;
     float temperature, top_p, min_p;
+    float presence_penalty, frequency_penalty, repetition_penalty; /* 0: off */
+    bl_openai_bias *bias;                                          /* owned; [n_bias], ids 0..INT32_MAX */
+    size_t n_bias;
+    bl_openai_format format;
+    const json_t *schema; /* JSON_SCHEMA: an object or a boolean */
+    bool strict_schema;
+    const char *pattern; /* REGEX */
+    size_t n_pattern;
+    bool strict_tools; /* some function of tools says strict */
     uint32_t top_k, max_tokens;
     uint64_t seed;
     const char *stops[BL_OPENAI_MAX_STOPS];
