@@ -433,6 +433,34 @@ static void test_op_lists(void **state) {
     bl_checkpoint_free(c);
 }
 
+/* The last 5 of 12 layers borrow the keys and values of earlier ones: they own no storage, so that whoever
+ * counts model.kv charges nothing for them, and read what an owner of the same kind stored. */
+static void test_borrowing_layers_own_no_storage(void **state) {
+    (void)state;
+    char msg[256];
+    bl_model *m;
+    bl_checkpoint *c;
+    assert_int_equal(try_model(BL_SOURCE_DIR "/tests/fixtures/tiny/gemma4-e-tiny", msg, &m, &c), BL_OK);
+    assert_int_equal(m->cfg.n_layers, 12);
+    assert_int_equal(m->n_kv, 7);
+    assert_int_equal(count_ops(m, BL_OP_KV_STORE), 7);
+    assert_int_equal(count_ops(m, BL_OP_ATTENTION), 12);
+    uint32_t stored = 0;
+    for (size_t i = 0; i < m->n_ops; i++) {
+        const bl_op *op = &m->ops[i];
+        if (op->kind == BL_OP_KV_STORE) {
+            assert_int_equal(op->kv_layer, stored++);
+        } else if (op->kind == BL_OP_ATTENTION) {
+            assert_true(op->kv_layer < stored);
+            assert_int_equal(op->window, m->kv[op->kv_layer].window);
+            assert_int_equal(op->head_dim, m->kv[op->kv_layer].head_dim);
+            assert_int_equal(op->n_kv_heads, m->kv[op->kv_layer].n_kv_heads);
+        }
+    }
+    bl_model_free(m, NULL);
+    bl_checkpoint_free(c);
+}
+
 /* ---- GGUF -------------------------------------------------------------------------------------------- */
 
 typedef void gguf_edit(tiny_gguf *g);
@@ -621,12 +649,19 @@ static void test_rope_frequencies(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama_configs),      cmocka_unit_test(test_gemma_configs),
-        cmocka_unit_test(test_gemma4_configs),     cmocka_unit_test(test_gemma4_e_configs),
-        cmocka_unit_test(test_qwen3_5_configs),    cmocka_unit_test(test_gpt_oss_configs),
-        cmocka_unit_test(test_qwen3_configs),      cmocka_unit_test(test_quantised_configs),
-        cmocka_unit_test(test_draft_declarations), cmocka_unit_test(test_op_lists),
-        cmocka_unit_test(test_gguf_files),         cmocka_unit_test(test_biases_are_bound),
+        cmocka_unit_test(test_borrowing_layers_own_no_storage),
+        cmocka_unit_test(test_llama_configs),
+        cmocka_unit_test(test_gemma_configs),
+        cmocka_unit_test(test_gemma4_configs),
+        cmocka_unit_test(test_gemma4_e_configs),
+        cmocka_unit_test(test_qwen3_5_configs),
+        cmocka_unit_test(test_gpt_oss_configs),
+        cmocka_unit_test(test_qwen3_configs),
+        cmocka_unit_test(test_quantised_configs),
+        cmocka_unit_test(test_draft_declarations),
+        cmocka_unit_test(test_op_lists),
+        cmocka_unit_test(test_gguf_files),
+        cmocka_unit_test(test_biases_are_bound),
         cmocka_unit_test(test_rope_frequencies),
     };
     return cmocka_run_group_tests_name("model", tests, NULL, NULL);
