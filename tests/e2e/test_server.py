@@ -237,7 +237,7 @@ def test_a_client_that_leaves_frees_its_place(tiny):
 
 
 def test_a_full_queue_is_429():
-    with Server("--max-queue", "1") as s:
+    with Server("--max-concurrent", "1", "--max-queue", "1") as s:
         c = client_of(s)
         streams = [endless(s, c) for _ in range(2)]
         s.wait_queue(running=1, waiting=1)
