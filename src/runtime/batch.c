@@ -399,7 +399,7 @@ bl_code bl_batch_open(bl_engine *e, const bl_engine_options *o, bl_err *err) {
     const bl_loaded *l = &e->model;
     e->max_queue = o->max_queue > 0 ? o->max_queue : BL_DEFAULT_QUEUE;
     bl_sched_options so = {.max_running = l->kv.n_seqs,
-                           .max_waiting = BL_MIN(4 * e->max_queue, BL_SCHED_MAX_WAITING),
+                           .max_waiting = BL_MIN(4 * e->max_queue + l->kv.n_seqs, BL_SCHED_MAX_WAITING),
                            .step_tokens = l->max_rows,
                            .chunk_tokens = l->chunk_rows,
                            .solo_stripe = o->solo_stripe > 0 ? BL_MIN(o->solo_stripe, l->max_rows) : 0,

@@ -197,7 +197,10 @@ static bl_code check_queue_locked(bl_engine *e, bl_err *err) {
     for (bl_sched_req *r = bl_sched_first_waiting(e->sched); r; r = r->next) {
         n += r->status == BL_SCHED_WAITING && !bl_session_is_cancelled(bl_session_of(r));
     }
-    if (n >= e->max_queue) {
+    /* Who will start with the next step does not wait for anybody: a burst on an idle engine fills its places
+     * before it fills its queue. */
+    const uint32_t places = e->model.kv.n_seqs, taken = bl_sched_running(e->sched);
+    if (n >= e->max_queue + (places > taken ? places - taken : 0)) {
         BL_FAIL(err, BL_EBUSY, "%u requests wait already, %u may", n, e->max_queue);
     }
     return BL_OK;

@@ -283,6 +283,31 @@ static void test_queue_is_bounded(void **state) {
     bl_engine_close(e);
 }
 
+/* Places that are free are not the queue's: a burst on an idle engine is taken as far as both reach. */
+static void test_a_burst_fills_the_places_first(void **state) {
+    (void)state;
+    bl_engine_options o = options_for(tiny_llama);
+    o.n_context = 4096;
+    o.max_queue = 1;
+    o.max_concurrent = 4;
+    bl_engine *e = open_engine(&o);
+    for (int round = 0; round < 20; round++) {
+        bl_request r = greedy(4000);
+        bl_session *s[5], *more = NULL;
+        bl_err err = {0};
+        for (size_t i = 0; i < 5; i++) {
+            s[i] = submit(e, &r);
+        }
+        assert_int_equal(bl_session_submit(e, &r, &more, &err), BL_EBUSY);
+        for (size_t i = 0; i < 5; i++) {
+            bl_session_cancel(s[i]);
+            answer a;
+            drain(s[i], &a);
+        }
+    }
+    bl_engine_close(e);
+}
+
 static void test_close_ends_what_waits(void **state) {
     (void)state;
     bl_engine_options o = options_for(tiny_llama);
@@ -714,6 +739,7 @@ int main(void) {
         cmocka_unit_test(test_notifies_and_frees_early),
         cmocka_unit_test(test_cancel_and_next_request),
         cmocka_unit_test(test_queue_is_bounded),
+        cmocka_unit_test(test_a_burst_fills_the_places_first),
         cmocka_unit_test(test_close_ends_what_waits),
         cmocka_unit_test(test_requests_are_checked),
         cmocka_unit_test(test_opening_is_checked),
