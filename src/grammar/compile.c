@@ -424,7 +424,7 @@ static bl_code check_left(left_check *l, uint32_t start, uint32_t depth) {
     return BL_OK;
 }
 
-static bl_code refuse_left_recursion(build *b) {
+static bl_code refuse_left_recursion_and_label(build *b) {
     left_check l = {b, bl_alloc(b->g->n_nodes), bl_alloc(b->g->n_nodes)};
     bl_code rc = BL_ENOMEM;
     if (!l.nullable || !l.color) {
@@ -434,6 +434,7 @@ static bl_code refuse_left_recursion(build *b) {
         for (uint32_t i = 0; i < b->a->n_rules && rc == BL_OK; i++) {
             rc = b->rule_start[i] ? check_left(&l, b->rule_start[i], 0) : BL_OK;
         }
+        rc = rc == BL_OK ? bl_grammar_find_levels(b->g, l.nullable, b->err) : rc;
     }
     bl_free(l.nullable);
     bl_free(l.color);
@@ -478,7 +479,7 @@ static bl_code build_all(build *b, uint32_t root) {
                 BL_GRAMMAR_MAX_DEPTH);
     }
     prune(g);
-    return refuse_left_recursion(b);
+    return refuse_left_recursion_and_label(b);
 }
 
 bl_code bl_grammar_compile(bl_nfa *a, uint32_t root, bl_grammar **ret, bl_err *err) {
@@ -527,11 +528,12 @@ void bl_grammar_unref(bl_grammar *g) {
     bl_free(g->nodes);
     bl_free(g->calls);
     bl_free(g->table);
+    bl_free(g->labels);
     pthread_mutex_destroy(&g->mu);
     bl_free(g);
 }
 
 size_t bl_grammar_bytes(const bl_grammar *g) {
     return sizeof *g + g->n_nodes * sizeof *g->nodes + g->n_calls * sizeof *g->calls +
-           g->n_table * sizeof *g->table;
+           g->n_table * sizeof *g->table + (size_t)g->n_levels * g->n_nodes * sizeof *g->labels;
 }

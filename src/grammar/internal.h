@@ -23,11 +23,13 @@ typedef struct {
     uint32_t start, back; /* first node of the rule, and where its end leads */
 } bl_gcall;
 
+#define BL_GRAMMAR_LEVELS 8
+
 typedef struct {
-    uint64_t hash, used; /* used: when, 0: empty */
-    uint64_t vocab;      /* digest */
+    uint64_t hash, used;               /* used: when, 0: empty */
+    uint64_t alike[BL_GRAMMAR_LEVELS]; /* hashes of the key's labels at each level */
+    uint64_t vocab;                    /* digest */
     uint32_t n_key;
-    bool may_end;
     uint32_t key[384];
     uint32_t *mask;
 } bl_gcached;
@@ -41,6 +43,9 @@ struct bl_grammar {
     bl_gcall *calls;
     uint32_t *table;
     uint32_t n_nodes, n_calls, n_table, start;
+    uint64_t *labels; /* [n_levels][n_nodes], deepest level first */
+    uint32_t n_levels;
+    uint8_t level_bytes[BL_GRAMMAR_LEVELS];
     /* [guarded by mu] masks of configurations met */
     pthread_mutex_t mu;
     bl_gcached *cache;
@@ -52,12 +57,16 @@ struct bl_grammar {
  * matches. */
 bl_code bl_grammar_compile(bl_nfa *a, uint32_t root, bl_grammar **ret, bl_err *err) BL_MUST_CHECK;
 
+/* Fills labels. nullable[node]: its rule's end can be reached without a byte. */
+bl_code bl_grammar_find_levels(bl_grammar *g, const bool *nullable, bl_err *err) BL_MUST_CHECK;
+
 /* One byte of the trie in preorder. */
 typedef struct {
     uint32_t skip;        /* index of the next node outside this one's subtree */
     uint32_t first_token; /* in ids: tokens that end here */
     uint8_t n_tokens;     /* more of equal bytes than 255 are left out */
     uint8_t byte, depth;  /* depth >= 1 */
+    uint8_t deepest;      /* depth of the longest token that begins so */
 } bl_gtrie;
 
 struct bl_grammar_vocab {

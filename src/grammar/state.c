@@ -291,38 +291,111 @@ static uint64_t hash_key(const uint32_t *key, uint32_t n) {
     return h;
 }
 
-/* The kept mask of the key, or the one that has to go for it. */
-static bl_gcached *find_cached(bl_grammar *g, uint64_t hash, const uint32_t *key, uint32_t n, uint64_t vocab,
-                               bool *ret_found) {
-    bl_gcached *oldest = &g->cache[0];
-    for (uint32_t i = 0; i < g->n_cache; i++) {
-        bl_gcached *c = &g->cache[i];
-        if (c->used > 0 && c->hash == hash && c->n_key == n && c->vocab == vocab &&
-            memcmp(c->key, key, n * sizeof *key) == 0) {
-            *ret_found = true;
+/* The kept mask of the key, or NULL. [mu held] */
+static bl_gcached *find_cached(bl_grammar_state *s, uint32_t n, uint64_t hash) {
+    for (uint32_t i = 0; i < s->g->n_cache; i++) {
+        bl_gcached *c = &s->g->cache[i];
+        if (c->used > 0 && c->hash == hash && c->n_key == n && c->vocab == s->v->digest &&
+            memcmp(c->key, s->key, n * sizeof *s->key) == 0) {
             return c;
         }
-        oldest = c->used < oldest->used ? c : oldest;
     }
-    *ret_found = false;
-    return oldest;
+    return NULL;
 }
 
-static void walk(bl_grammar_state *s, uint32_t *mask) {
+static uint64_t label_of(const bl_grammar *g, uint32_t k, uint32_t node) {
+    return node == UINT32_MAX ? 0 : g->labels[(size_t)k * g->n_nodes + node];
+}
+
+static uint64_t hash_labels(const bl_grammar *g, uint32_t k, const uint32_t *key, uint32_t n) {
+    uint64_t h = 0xCBF29CE484222325u;
+    for (uint32_t i = 0; i < n; i++) {
+        h = (h ^ label_of(g, k, key[i])) * 0x9E3779B97F4A7C15u;
+        h ^= h >> 32;
+    }
+    return h;
+}
+
+static bool labels_equal(const bl_grammar *g, uint32_t k, const uint32_t *a, const uint32_t *b, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (label_of(g, k, a[i]) != label_of(g, k, b[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The kept mask of a configuration that allows the same tokens up to *ret_known bytes, the most that is to be
+ * had; NULL: none. [mu held] */
+static bl_gcached *find_alike(bl_grammar_state *s, uint32_t n, const uint64_t alike[BL_GRAMMAR_LEVELS],
+                              uint32_t *ret_known) {
+    const bl_grammar *g = s->g;
+    for (uint32_t k = 0; k < g->n_levels; k++) {
+        for (uint32_t i = 0; i < g->n_cache; i++) {
+            bl_gcached *c = &g->cache[i];
+            if (c->used > 0 && c->alike[k] == alike[k] && c->n_key == n && c->vocab == s->v->digest &&
+                labels_equal(g, k, c->key, s->key, n)) {
+                *ret_known = g->level_bytes[k];
+                return c;
+            }
+        }
+    }
+    return NULL;
+}
+
+/* Puts a mask where it was not used for longest. */
+static void keep_mask(bl_grammar_state *s, uint32_t n, uint64_t hash, const uint64_t alike[BL_GRAMMAR_LEVELS],
+                      const uint32_t *mask, size_t bytes) {
+    bl_grammar *g = s->g;
+    pthread_mutex_lock(&g->mu);
+    bl_gcached *c = find_cached(s, n, hash); /* another thread may have been here */
+    for (uint32_t i = 0; i < g->n_cache && !c; i++) {
+        c = g->cache[i].used == 0 ? &g->cache[i] : NULL;
+    }
+    for (uint32_t i = 0; i < g->n_cache && (!c || c->used > 0); i++) {
+        c = !c || g->cache[i].used < c->used ? &g->cache[i] : c;
+    }
+    memcpy(c->mask, mask, bytes);
+    memcpy(c->key, s->key, n * sizeof *s->key);
+    memcpy(c->alike, alike, sizeof c->alike);
+    c->hash = hash;
+    c->n_key = n;
+    c->vocab = s->v->digest;
+    c->used = ++g->tick;
+    pthread_mutex_unlock(&g->mu);
+}
+
+/* Sets the bits of the allowed tokens of more than `known` bytes. */
+static void walk(bl_grammar_state *s, uint32_t known, uint32_t *mask) {
     const bl_grammar_vocab *v = s->v;
     const bl_gtrie *t = v->trie;
     for (uint32_t i = 0; i < v->n_trie;) {
         uint32_t d = t[i].depth;
-        if (!step(s, &s->levels[d - 1], t[i].byte, &s->levels[d])) {
+        if (t[i].deepest <= known || !step(s, &s->levels[d - 1], t[i].byte, &s->levels[d])) {
             i = t[i].skip;
             continue;
         }
-        for (uint32_t k = t[i].first_token; k < t[i].first_token + t[i].n_tokens; k++) {
+        for (uint32_t k = t[i].first_token; d > known && k < t[i].first_token + t[i].n_tokens; k++) {
             mask[(uint32_t)v->ids[k] / 32] |= 1u << ((uint32_t)v->ids[k] % 32);
         }
         i++;
     }
     s->n_frames = s->levels[0].n_frames;
+}
+
+/* Clears the bits of tokens of more than `known` bytes. */
+static void forget_long(const bl_grammar_vocab *v, uint32_t known, uint32_t *mask) {
+    for (uint32_t i = 0; i < v->n_trie;) {
+        if (v->trie[i].deepest <= known) {
+            i = v->trie[i].skip;
+            continue;
+        }
+        for (uint32_t k = v->trie[i].first_token;
+             v->trie[i].depth > known && k < v->trie[i].first_token + v->trie[i].n_tokens; k++) {
+            mask[(uint32_t)v->ids[k] / 32] &= ~(1u << ((uint32_t)v->ids[k] % 32));
+        }
+        i++;
+    }
 }
 
 /* Blanks before the text, where reasoning came before it. */
@@ -340,10 +413,38 @@ static void allow_lead(const bl_grammar_state *s, uint32_t *mask) {
     }
 }
 
+/* The mask by way of the kept ones; n words of key. */
+static void mask_by_key(bl_grammar_state *s, uint32_t n, uint32_t *mask, size_t bytes) {
+    bl_grammar *g = s->g;
+    uint64_t hash = hash_key(s->key, n), alike[BL_GRAMMAR_LEVELS] = {0};
+    uint32_t known = 0;
+    pthread_mutex_lock(&g->mu);
+    bl_gcached *c = find_cached(s, n, hash);
+    const bool exact = c;
+    for (uint32_t k = 0; k < g->n_levels && !c; k++) {
+        alike[k] = hash_labels(g, k, s->key, n);
+    }
+    c = c ? c : find_alike(s, n, alike, &known);
+    if (c) {
+        c->used = ++g->tick;
+        memcpy(mask, c->mask, bytes);
+    }
+    pthread_mutex_unlock(&g->mu);
+    if (exact) {
+        return;
+    }
+    if (c) {
+        forget_long(s->v, known, mask);
+    } else {
+        memset(mask, 0, bytes);
+    }
+    walk(s, known, mask);
+    keep_mask(s, n, hash, alike, mask, bytes);
+}
+
 bl_code bl_grammar_state_mask(bl_grammar_state *s, uint32_t *mask, bool *ret_may_end, bool *ret_free,
                               bl_err *err) {
     (void)err; /* nothing fails today */
-    bl_grammar *g = s->g;
     size_t bytes = ((size_t)s->v->n_vocab + 31) / 32 * sizeof *mask;
     *ret_free = s->waits;
     *ret_may_end = bl_grammar_state_may_end(s);
@@ -351,31 +452,11 @@ bl_code bl_grammar_state_mask(bl_grammar_state *s, uint32_t *mask, bool *ret_may
         return BL_OK;
     }
     uint32_t n = make_key(s);
-    uint64_t hash = hash_key(s->key, n);
-    bool kept = n > 0 && g->cache_vocab == s->v->n_vocab, found = false;
-    if (kept) {
-        pthread_mutex_lock(&g->mu);
-        bl_gcached *c = find_cached(g, hash, s->key, n, s->v->digest, &found);
-        if (found) {
-            c->used = ++g->tick;
-            memcpy(mask, c->mask, bytes);
-        }
-        pthread_mutex_unlock(&g->mu);
-    }
-    if (!found) {
+    if (n > 0 && s->g->cache_vocab == s->v->n_vocab) {
+        mask_by_key(s, n, mask, bytes);
+    } else {
         memset(mask, 0, bytes);
-        walk(s, mask);
-    }
-    if (kept && !found) {
-        pthread_mutex_lock(&g->mu);
-        bl_gcached *c = find_cached(g, hash, s->key, n, s->v->digest, &found);
-        memcpy(c->mask, mask, bytes);
-        memcpy(c->key, s->key, n * sizeof *s->key);
-        c->hash = hash;
-        c->n_key = n;
-        c->vocab = s->v->digest;
-        c->used = ++g->tick;
-        pthread_mutex_unlock(&g->mu);
+        walk(s, 0, mask);
     }
     if (s->n_lead > 0) {
         allow_lead(s, mask);

@@ -50,6 +50,9 @@ static void build_trie(bl_grammar_vocab *v) {
         }
         bl_gtrie *t = &v->trie[open[n]];
         t->n_tokens = (uint8_t)(t->n_tokens + (t->n_tokens < UINT8_MAX));
+        for (uint32_t d = 1; d <= n; d++) {
+            v->trie[open[d]].deepest = (uint8_t)BL_MAX(v->trie[open[d]].deepest, n);
+        }
         before = s;
     }
     for (; depth > 0; depth--) {

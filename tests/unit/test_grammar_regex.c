@@ -319,6 +319,48 @@ static void test_kept_masks(void **state) {
     bl_grammar_vocab_unref(v);
 }
 
+/* Masks that are made from those of like configurations: at each place of a random text they are what the
+ * bytes say. */
+static void test_masks_of_counted_texts(void **state) {
+    (void)state;
+    static const char *const counted[] = {"[a-z]{0,70}", "(ab?c?){3,40}d", "[^,]{1,20}(, [^,]{1,9}){0,9}",
+                                          ".{2,60}x?", "(a|bc|\\d{2}){0,30}(foo)?"};
+    bl_grammar_vocab *v = walk_vocab();
+    bl_buf text;
+    bl_buf_init(&text, 1 << 16);
+    for (size_t i = 0; i < BL_COUNTOF(counted); i++) {
+        bl_grammar *g = compile(counted[i]);
+        bl_grammar_state *s = walk_state(g, v);
+        for (uint64_t seed = 1; seed <= 3; seed++) {
+            uint64_t dice = seed * 77 + i;
+            uint32_t mask[WALK_WORDS], count;
+            bl_buf_reset(&text);
+            bl_grammar_state_reset(s);
+            do {
+                (void)walk_mask(s, mask);
+                walk_check_mask(s, &text, mask);
+                count = 0;
+                for (uint32_t id = 0; id < WALK_VOCAB; id++) {
+                    count += walk_allowed(mask, id);
+                }
+                uint64_t pick = count > 0 ? bl_rng_next(&dice) % count : 0;
+                for (uint32_t id = 0; id < WALK_VOCAB && count > 0; id++) {
+                    if (walk_allowed(mask, id) && pick-- == 0) {
+                        assert_int_equal(bl_grammar_state_accept(s, (int32_t)id, NULL), BL_OK);
+                        assert_int_equal(bl_buf_append(&text, walk_bytes + walk_off[id], walk_len[id], NULL),
+                                         BL_OK);
+                        break;
+                    }
+                }
+            } while (count > 0 && text.len < 400);
+        }
+        bl_grammar_state_free(s);
+        bl_grammar_unref(g);
+    }
+    bl_buf_done(&text);
+    bl_grammar_vocab_unref(v);
+}
+
 /* Anything until the marker, then blanks, then the grammar. */
 static void test_begins_after_a_marker(void **state) {
     (void)state;
@@ -360,9 +402,9 @@ static void test_begins_after_a_marker(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_pcre2),         cmocka_unit_test(test_random_patterns),
-        cmocka_unit_test(test_refusals_have_names),   cmocka_unit_test(test_kept_masks),
-        cmocka_unit_test(test_begins_after_a_marker),
+        cmocka_unit_test(test_against_pcre2),          cmocka_unit_test(test_random_patterns),
+        cmocka_unit_test(test_refusals_have_names),    cmocka_unit_test(test_kept_masks),
+        cmocka_unit_test(test_masks_of_counted_texts), cmocka_unit_test(test_begins_after_a_marker),
     };
     return cmocka_run_group_tests_name("grammar_regex", tests, NULL, NULL);
 }

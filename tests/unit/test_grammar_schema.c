@@ -418,6 +418,38 @@ static void test_random_walks(void **state) {
     bl_grammar_vocab_unref(v);
 }
 
+/* Masks inside counted strings of a recursive schema, made from those of like places: at each byte of a text
+ * they are what the bytes say. */
+static void test_masks_of_counted_strings(void **state) {
+    (void)state;
+    static const char text[] =
+        "{\"s\":\"abc h\xc3\xa9\\n world, hello \",\"next\": {\"s\":\"a\",\"next\":{\n "
+        "\"s\": \"aaaaaaaaaaaaaaaaaaaaaaaa\"}, \"n\":[-12,3]}}";
+    bl_grammar_vocab *v = walk_vocab();
+    bl_grammar *g =
+        compile("{\"type\":\"object\",\"properties\":{\"s\":{\"type\":\"string\",\"maxLength\":24},"
+                "\"next\":{\"$ref\":\"#\"},\"n\":{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}},"
+                "\"required\":[\"s\"]}",
+                true);
+    bl_grammar_state *s = walk_state(g, v);
+    bl_buf so_far;
+    bl_buf_init(&so_far, 4096);
+    for (size_t i = 0; i <= sizeof text - 1; i++) {
+        uint32_t mask[WALK_WORDS];
+        (void)walk_mask(s, mask);
+        walk_check_mask(s, &so_far, mask);
+        if (i < sizeof text - 1) {
+            assert_int_equal(bl_grammar_state_accept_bytes(s, text + i, 1, NULL), BL_OK);
+            assert_int_equal(bl_buf_append(&so_far, text + i, 1, NULL), BL_OK);
+        }
+    }
+    assert_true(bl_grammar_state_is_complete(s));
+    bl_buf_done(&so_far);
+    bl_grammar_state_free(s);
+    bl_grammar_unref(g);
+    bl_grammar_vocab_unref(v);
+}
+
 /* Every integer of a range and none beside it. */
 static void test_integer_ranges(void **state) {
     (void)state;
@@ -593,9 +625,13 @@ static void test_limits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts),          cmocka_unit_test(test_random_walks),
-        cmocka_unit_test(test_integer_ranges), cmocka_unit_test(test_any_json),
-        cmocka_unit_test(test_limits),         cmocka_unit_test(test_refusals_name_the_place),
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_random_walks),
+        cmocka_unit_test(test_masks_of_counted_strings),
+        cmocka_unit_test(test_integer_ranges),
+        cmocka_unit_test(test_any_json),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_refusals_name_the_place),
     };
     return cmocka_run_group_tests_name("grammar_schema", tests, NULL, NULL);
 }
