@@ -13,8 +13,10 @@
 #define MIN_PREFILL     16u /* prompt rows beside decoding ones at least: a prompt always advances */
 #define FIRST_PREFILL   32u /* until the speed is known */
 #define MAX_EMPTY_PLANS 3u
-#define MEAN_WEIGHT     0.2 /* of a new observation */
-#define HAIRCUT         0.5 /* forecasts count on half of the measured speed */
+#define MAX_DENIED      3u        /* a request starts again for want of the machine's memory ... */
+#define DENIED_NS       60000000u /* ... for so long at least, before it fails */
+#define MEAN_WEIGHT     0.2       /* of a new observation */
+#define HAIRCUT         0.5       /* forecasts count on half of the measured speed */
 
 /* ---- sessions that end ------------------------------------------------------------------------------- */
 
@@ -132,8 +134,15 @@ static uint32_t mem_start(void *user, bl_sched_req *r) {
 }
 
 static bool mem_reserve(void *user, bl_sched_req *r, uint32_t n) {
-    (void)user;
-    return bl_kv_seq_reserve(bl_session_of(r)->seq, n, NULL) == BL_OK;
+    bl_engine *e = user;
+    bl_session *s = bl_session_of(r);
+    bl_code rc = bl_kv_seq_reserve(s->seq, n, NULL);
+    if (rc == BL_ENOMEM) {
+        e->denied = s;
+    } else if (rc == BL_OK && e->denied == s) {
+        e->denied = NULL;
+    }
+    return rc == BL_OK;
 }
 
 /* What a preempted request had is worth keeping: its second prefill then costs a copy. */
@@ -181,11 +190,35 @@ bool bl_batch_meets_deadline_locked(bl_engine *e, const bl_session *s, uint64_t 
     return ns <= (double)s->lease.first_content_ns - (double)bl_clock_mono_ns();
 }
 
+static void fail_for_memory_locked(bl_engine *e, bl_session *s) {
+    bl_err why;
+    (void)bl_err_set(&why, BL_ENOMEM, __FILE__, __LINE__,
+                     "no memory for keys and values: %llu bytes are in use, the budget is %llu",
+                     (unsigned long long)bl_kv_pool_bytes_in_use(e->pool),
+                     (unsigned long long)bl_kv_pool_capacity(e->pool));
+    fail_locked(e, s, &why);
+}
+
+/* A request gave way although nobody it could take from is left: the machine does not give what the budget
+ * promised. Begun again it can get as far as before, in memory that is there, and stop at the same place for
+ * ever; so there is an end to that. */
+static void count_denied_locked(bl_engine *e, bl_session *s, uint64_t now) {
+    s->t_denied = s->n_denied == 0 ? now : s->t_denied;
+    if (++s->n_denied > MAX_DENIED && now - s->t_denied >= DENIED_NS) {
+        fail_for_memory_locked(e, s);
+    }
+}
+
 bool bl_batch_plan_locked(bl_engine *e) {
+    e->denied = NULL;
     bl_sched_plan_step(e->sched, prefill_cap(e), &e->plan);
     uint64_t now = bl_clock_mono_ns();
     for (uint32_t i = 0; i < e->plan.n_preempted; i++) {
-        bl_lease_preempted(&bl_session_of(e->plan.preempted[i])->lease, now);
+        bl_session *s = bl_session_of(e->plan.preempted[i]);
+        bl_lease_preempted(&s->lease, now);
+        if (s == e->denied) {
+            count_denied_locked(e, s, now);
+        }
     }
     e->stats.n_preempted += e->plan.n_preempted;
     count_memory_locked(e);
@@ -195,16 +228,11 @@ bool bl_batch_plan_locked(bl_engine *e) {
 
 bool bl_batch_is_stuck_locked(bl_engine *e) {
     if (++e->n_empty_plans < 2) {
-        return false;
+        return e->denied != NULL;
     }
     bl_sched_req *first = bl_sched_first_waiting(e->sched);
     if (e->n_empty_plans > MAX_EMPTY_PLANS && first) {
-        bl_err why;
-        (void)bl_err_set(&why, BL_ENOMEM, __FILE__, __LINE__,
-                         "no memory for keys and values: %llu bytes are in use, the budget is %llu",
-                         (unsigned long long)bl_kv_pool_bytes_in_use(e->pool),
-                         (unsigned long long)bl_kv_pool_capacity(e->pool));
-        fail_locked(e, bl_session_of(first), &why);
+        fail_for_memory_locked(e, bl_session_of(first));
         e->n_empty_plans = 0;
     }
     return true;
@@ -329,6 +357,7 @@ static void settle_locked(bl_engine *e, const bl_sched_item *it, uint64_t now) {
         return;
     }
     e->stats.n_output_tokens++;
+    s->n_denied = 0;
     bl_lease_token(&s->lease, now);
     if (s->t_first == 0) {
         s->t_first = now;

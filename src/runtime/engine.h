@@ -59,6 +59,7 @@ struct bl_engine {
     uint32_t *wanted_rows; /* [max_rows] */
     bl_session *ended;     /* sessions whose last event is to be handed out */
     uint32_t n_empty_plans;
+    bl_session *denied;     /* while a step is planned: the last one that the machine had no memory for */
     double row_ns, step_ns; /* moving means: of a prompt row, of a step that only decodes */
 
     /* [guarded by mu] */

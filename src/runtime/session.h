@@ -46,6 +46,8 @@ struct bl_session {
     bl_sched_req sched; /* [guarded by engine.mu] */
     bl_lease lease;     /* [guarded by engine.mu] */
     bool given_up;      /* [guarded by engine.mu] the watchdog ended it */
+    uint32_t n_denied;  /* [guarded by engine.mu] times it went for want of memory since its last token */
+    uint64_t t_denied;  /* [guarded by engine.mu] the first of them */
 
     /* [engine thread] */
     bl_token_counts *counts;          /* NULL without penalties */
