@@ -40,6 +40,15 @@ bl_code bl_grammar_from_json_schema(const json_t *schema, bool strict, bl_gramma
                                     bl_err *err) BL_MUST_CHECK;
 /* Any JSON object. */
 bl_code bl_grammar_any_json(bl_grammar **ret, bl_err *err) BL_MUST_CHECK;
+/* A call of one of several functions: {"name": NAME, "arguments": ARGUMENTS}, then `end`. parameters is the
+ * schema of the arguments (NULL: any object); references in it are its own. */
+typedef struct {
+    const char *name;
+    const json_t *parameters;
+    bool strict;
+} bl_grammar_call;
+bl_code bl_grammar_from_calls(const bl_grammar_call *calls, size_t n, const char *end, bl_grammar **ret,
+                              bl_err *err) BL_MUST_CHECK;
 bl_grammar *bl_grammar_ref(bl_grammar *g);
 void bl_grammar_unref(bl_grammar *g);
 /* Memory that the automaton takes, its mask cache not counted. */
@@ -52,9 +61,10 @@ bl_code bl_grammar_state_new(bl_grammar *g, bl_grammar_vocab *v, bl_grammar_stat
 void bl_grammar_state_free(bl_grammar_state *s);
 /* The grammar does not begin with the answer but behind `marker`, the text that ends an answer's reasoning,
  * or with the token marker_id (-1: none; a control token, which has no text): up to there everything is
- * allowed. Before the first accept. marker is copied, 1 to 64 bytes. */
+ * allowed. repeats: when its text is complete everything is allowed again, up to the next marker. Before the
+ * first accept. marker is copied, 1 to 64 bytes. */
 bl_code bl_grammar_state_begin_after(bl_grammar_state *s, const char *marker, size_t n, int32_t marker_id,
-                                     bl_err *err) BL_MUST_CHECK;
+                                     bool repeats, bl_err *err) BL_MUST_CHECK;
 /* Bit i % 32 of mask[i / 32] set: token i may come next; n_vocab / 32 words, rounded up. *ret_may_end: the
  * text so far is complete, so a stop token may come. *ret_free: the grammar has not begun, anything may come
  * (mask is not written). Some token is allowed or the text may end, as long as each byte that the grammar

@@ -76,7 +76,8 @@ static const struct {
 #define MAX_PATH 160
 
 typedef struct {
-    const json_t *schema;
+    const json_t *schema, *root;
+    bool strict;
     char *path; /* JSON pointer, cut to fit */
     uint32_t rule, depth;
 } part;
@@ -321,7 +322,7 @@ static uint32_t rule_of(context *c, const json_t *s) {
         fail(c, BL_ENOMEM, "out of memory for a schema");
         return 0;
     }
-    c->parts[c->n_parts++] = (part){s, path, rule, c->depth + 1};
+    c->parts[c->n_parts++] = (part){s, c->root, c->strict, path, rule, c->depth + 1};
     return rule;
 }
 
@@ -905,6 +906,8 @@ static void draw_parts(context *c) {
         part p = c->parts[c->n_drawn++];
         (void)snprintf(c->path, sizeof c->path, "%s", p.path);
         c->depth = p.depth;
+        c->root = p.root;
+        c->strict = p.strict;
         draw_body(c, p.schema, c->a->rules[p.rule].start, c->a->rules[p.rule].end);
         if (c->a->n_steps > BL_GRAMMAR_MAX_STEPS) {
             fail(c, BL_ELIMIT, "the schema takes more than %u steps to read", BL_GRAMMAR_MAX_STEPS);
@@ -912,8 +915,7 @@ static void draw_parts(context *c) {
     }
 }
 
-bl_code bl_grammar_from_json_schema(const json_t *schema, bool strict, bl_grammar **ret, bl_err *err) {
-    bl_nfa a;
+static bl_code check_size(const json_t *schema, bl_err *err) {
     if (!json_is_object(schema) && !json_is_boolean(schema)) {
         BL_FAIL(err, BL_EINVAL, "the schema is no object");
     }
@@ -922,17 +924,84 @@ bl_code bl_grammar_from_json_schema(const json_t *schema, bool strict, bl_gramma
         BL_FAIL(err, BL_ELIMIT, "the schema has %zu bytes, at most %zu are allowed", n,
                 BL_GRAMMAR_MAX_SCHEMA);
     }
+    return BL_OK;
+}
+
+/* Draws what is left, compiles, frees. */
+static bl_code finish(context *c, uint32_t root, bl_grammar **ret, bl_err *err) {
+    draw_parts(c);
+    bl_code rc = bl_grammar_compile(c->a, root, ret, err);
+    for (uint32_t i = 0; i < c->n_parts; i++) {
+        bl_free(c->parts[i].path);
+    }
+    bl_free(c->parts);
+    bl_nfa_done(c->a);
+    return rc;
+}
+
+bl_code bl_grammar_from_json_schema(const json_t *schema, bool strict, bl_grammar **ret, bl_err *err) {
+    bl_nfa a;
+    BL_TRY(check_size(schema, err));
     bl_nfa_init(&a);
     context c = {.a = &a, .j = {.a = &a}, .root = schema, .strict = strict};
     uint32_t root = rule_of(&c, schema);
-    draw_parts(&c);
-    bl_code rc = bl_grammar_compile(&a, root, ret, err);
-    for (uint32_t i = 0; i < c.n_parts; i++) {
-        bl_free(c.parts[i].path);
+    return finish(&c, root, ret, err);
+}
+
+static void draw_key(context *c, const char *key, uint32_t from, uint32_t to) {
+    bl_gjson_colon(&c->j, bl_nfa_bytes(c->a, from, key, strlen(key)), to);
+}
+
+static void draw_call(context *c, const bl_grammar_call *call, uint32_t from, uint32_t to) {
+    bl_nfa *a = c->a;
+    json_t *name = json_string(call->name);
+    uint32_t at[7];
+    for (size_t i = 0; i < BL_COUNTOF(at); i++) {
+        at[i] = bl_nfa_node(a);
     }
-    bl_free(c.parts);
-    bl_nfa_done(&a);
-    return rc;
+    bl_gjson_space(&c->j, bl_nfa_bytes(a, from, "{", 1), at[0]);
+    draw_key(c, "\"name\"", at[0], at[1]);
+    if (name) {
+        draw_literal(c, name, at[1], at[2]);
+        json_decref(name);
+    } else {
+        fail(c, BL_ENOMEM, "out of memory for a schema");
+    }
+    bl_gjson_space(&c->j, bl_nfa_bytes(a, at[2], ",", 1), at[3]);
+    draw_key(c, "\"arguments\"", at[3], at[4]);
+    if (call->parameters) {
+        c->root = call->parameters;
+        c->strict = call->strict;
+        call_schema(c, call->parameters, at[4], at[5]);
+    } else {
+        bl_gjson_any_object(&c->j, at[4], at[5]);
+    }
+    bl_gjson_space(&c->j, at[5], at[6]);
+    bl_nfa_range(a, at[6], to, '}', '}');
+}
+
+bl_code bl_grammar_from_calls(const bl_grammar_call *calls, size_t n, const char *end, bl_grammar **ret,
+                              bl_err *err) {
+    bl_nfa a;
+    for (size_t i = 0; i < n; i++) {
+        if (calls[i].parameters) {
+            BL_TRY(check_size(calls[i].parameters, err));
+        }
+    }
+    bl_nfa_init(&a);
+    context c = {.a = &a, .j = {.a = &a}};
+    uint32_t root = bl_nfa_new_rule(&a);
+    if (!bl_nfa_failed(&a)) {
+        uint32_t from = bl_nfa_node(&a), to = bl_nfa_node(&a), last = bl_nfa_node(&a);
+        bl_gjson_space(&c.j, a.rules[root].start, from);
+        for (size_t i = 0; i < n; i++) {
+            (void)snprintf(c.path, sizeof c.path, "/tools/%zu/function/parameters", i);
+            draw_call(&c, &calls[i], from, to);
+        }
+        bl_gjson_space(&c.j, to, last);
+        bl_nfa_join(&a, bl_nfa_bytes(&a, last, end, strlen(end)), a.rules[root].end);
+    }
+    return finish(&c, root, ret, err);
 }
 
 bl_code bl_grammar_any_json(bl_grammar **ret, bl_err *err) {

@@ -47,7 +47,7 @@ struct bl_grammar_state {
     char marker[MAX_MARKER];
     uint32_t n_marker, n_matched;
     int32_t marker_id;
-    bool waits, waits_at_start;
+    bool waits, waits_at_start, repeats;
     uint32_t n_lead; /* blanks that may still come between the marker and the text */
 };
 
@@ -527,6 +527,9 @@ static bl_code accept(bl_grammar_state *s, const char *bytes, size_t n, bl_err *
         done += part;
         s->n_lead = 0;
     }
+    if (s->repeats && bl_grammar_state_is_complete(s)) {
+        bl_grammar_state_reset(s);
+    }
     return BL_OK;
 }
 
@@ -555,7 +558,7 @@ bl_code bl_grammar_state_accept_bytes(bl_grammar_state *s, const char *bytes, si
 }
 
 bl_code bl_grammar_state_begin_after(bl_grammar_state *s, const char *marker, size_t n, int32_t marker_id,
-                                     bl_err *err) {
+                                     bool repeats, bl_err *err) {
     if (n < 1 || n > MAX_MARKER) {
         BL_FAIL(err, BL_EINVAL, "the marker has %zu bytes, 1 to %u are allowed", n, MAX_MARKER);
     }
@@ -563,6 +566,7 @@ bl_code bl_grammar_state_begin_after(bl_grammar_state *s, const char *marker, si
     s->n_marker = (uint32_t)n;
     s->marker_id = marker_id;
     s->waits_at_start = true;
+    s->repeats = repeats;
     bl_grammar_state_reset(s);
     return BL_OK;
 }

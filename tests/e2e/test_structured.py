@@ -131,6 +131,36 @@ def test_reasoning_is_free_and_content_is_not(tmp_path, family):
         if family == "qwen":  # its template leaves the reasoning open
             assert m.reasoning_content == "hm, the weather" and m.content == "Let me see."
         tool = {"type": "function", "function": {"name": "f", "strict": True}}
-        with pytest.raises(openai.BadRequestError) as e:
+        with pytest.raises(openai.BadRequestError) as e:  # both write calls in forms of their own
             c.chat.completions.create(**args, tools=[tool])
         assert e.value.code == "unsupported_parameter" and "strict" in e.value.message
+
+
+CALLER = {"template": "qwen3", "end": thinking_model.IM_END, "pieces": [
+    ("Let me see.", False), ("\n\n<tool_call>\n", False), ('{"name": "get_weather", "arguments": {"city": "Rome", "days": "many"}}', False),
+    ("\n</tool_call>", False)]}
+WEATHER = {"type": "object", "properties": {"city": {"$ref": "#/$defs/city"}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+           "required": ["city", "days"], "$defs": {"city": {"enum": ["Bern", "Paris"]}}}
+
+
+def test_strict_arguments(tmp_path):
+    """A model that calls with wrong arguments is made to give right ones, and only where the function says strict."""
+    with Server(model=thinking_model.make(tmp_path / "caller", CALLER)) as s:
+        c = openai.OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60)
+
+        def call(strict, **more):
+            tools = [{"type": "function", "function": {"name": "get_weather", "parameters": WEATHER, "strict": strict}},
+                     {"type": "function", "function": {"name": "other", "strict": strict, "parameters": WEATHER}}]
+            args = {"model": s.model, "messages": ASK, "temperature": 0, "max_tokens": 200, "parallel_tool_calls": False} | more
+            r = c.chat.completions.create(**args, tools=tools, extra_body={"chat_template_kwargs": {"enable_thinking": True}})
+            m = r.choices[0].message
+            assert m.content.startswith("Let me see.") or more
+            return m.tool_calls[0].function if m.tool_calls else None
+        assert json.loads(call(False).arguments) == {"city": "Rome", "days": "many"}
+        for more in [{}] + [{"temperature": 0.3, "seed": i} for i in range(10)]:
+            f = call(True, **more)
+            if f is None:
+                assert more  # the dice may leave the path to the marker
+                continue
+            a = json.loads(f.arguments)
+            assert f.name in ("get_weather", "other") and a["city"] in ("Bern", "Paris") and 1 <= a["days"] <= 9 and len(a) == 2

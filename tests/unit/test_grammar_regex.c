@@ -369,7 +369,7 @@ static void test_begins_after_a_marker(void **state) {
     bl_grammar_state *s = walk_state(g, v);
     uint32_t mask[WALK_WORDS];
     bool may_end, is_free;
-    assert_int_equal(bl_grammar_state_begin_after(s, "</aab>", 6, 300, NULL), BL_OK);
+    assert_int_equal(bl_grammar_state_begin_after(s, "</aab>", 6, 300, false, NULL), BL_OK);
     const char *before[] = {"</aab>", "x</aa</aab>", "</</aab> \n", "<</aab>\n\n"};
     for (size_t i = 0; i < BL_COUNTOF(before) + 1; i++) {
         bl_grammar_state_reset(s);
@@ -394,7 +394,7 @@ static void test_begins_after_a_marker(void **state) {
         assert_true(bl_grammar_state_may_end(s));
     }
     bl_err err = {0};
-    assert_int_equal(bl_grammar_state_begin_after(s, "", 0, -1, &err), BL_EINVAL);
+    assert_int_equal(bl_grammar_state_begin_after(s, "", 0, -1, false, &err), BL_EINVAL);
     bl_grammar_state_free(s);
     bl_grammar_unref(g);
     bl_grammar_vocab_unref(v);

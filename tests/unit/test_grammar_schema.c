@@ -589,6 +589,62 @@ static void test_refusals_name_the_place(void **state) {
     }
 }
 
+/* Calls of functions, each behind its marker; text between them is free. */
+static void test_calls(void **state) {
+    (void)state;
+    static const char schema[] =
+        "{\"type\":\"object\",\"properties\":{\"d\":{\"$ref\":\"#/$defs/d\"}},\"required\":"
+        "[\"d\"],\"$defs\":{\"d\":{\"type\":\"integer\",\"maximum\":9}}}";
+    static const char schema_2[] =
+        "{\"$defs\":{\"d\":{\"const\":\"x\"}},\"type\":\"object\",\"properties\":{\"d\":{"
+        "\"$ref\":\"#/$defs/d\"}}}";
+    bl_grammar_vocab *v = walk_vocab();
+    bl_grammar_call calls[] = {{"f", parse(schema, sizeof schema - 1), true},
+                               {"g.h", parse(schema_2, sizeof schema_2 - 1), false},
+                               {"any", NULL, false}};
+    bl_grammar *g = NULL;
+    assert_int_equal(bl_grammar_from_calls(calls, 3, "</c>", &g, NULL), BL_OK);
+    bl_grammar_state *s = walk_state(g, v);
+    static const char *const good[] = {"hello {\"x\" <c>{\"name\": \"f\", \"arguments\": {\"d\": 3}}</c> and "
+                                       "<c>\n{\"name\":\"any\",\"arguments\":{}}\n</c>",
+                                       "<c>{\"name\":\"g.h\",\"arguments\":{\"d\":\"x\",\"e\":1}} "
+                                       "</c><c>\n\n{\"name\":\"f\",\"arguments\":{\"d\":-1}}</c>",
+                                       "<c"};
+    static const char *const bad[] = {"<c>x",
+                                      "<c>{\"name\":\"h\"",
+                                      "<c>{\"name\":\"f\",\"arguments\":{\"d\":\"x\"",
+                                      "<c>{\"name\":\"f\",\"arguments\":{}",
+                                      "<c>{\"name\":\"g.h\",\"arguments\":{\"d\":1",
+                                      "a<c>{\"name\":\"any\",\"arguments\":{}}</c>b<c>c"};
+    assert_int_equal(bl_grammar_state_begin_after(s, "<c>", 3, -1, true, NULL), BL_OK);
+    for (size_t i = 0; i < BL_COUNTOF(good); i++) {
+        uint32_t mask[WALK_WORDS];
+        bool may_end, is_free;
+        if (walk_text(s, good[i], strlen(good[i])) != 1) {
+            fail_msg("refused: %s", good[i]);
+        }
+        assert_int_equal(bl_grammar_state_mask(s, mask, &may_end, &is_free, NULL), BL_OK);
+        assert_true(is_free && !bl_grammar_state_is_complete(s));
+    }
+    for (size_t i = 0; i < BL_COUNTOF(bad); i++) {
+        if (walk_text(s, bad[i], strlen(bad[i])) != 0) {
+            fail_msg("accepted: %s", bad[i]);
+        }
+    }
+    bl_grammar_state_free(s);
+    bl_grammar_unref(g);
+    bl_err err = {0};
+    json_decref((json_t *)(uintptr_t)calls[1].parameters);
+    calls[1].parameters = parse("{\"not\":{}}", 10);
+    assert_int_equal(bl_grammar_from_calls(calls, 3, "", &g, &err), BL_ENOTSUP);
+    assert_string_equal(err.msg,
+                        "the schema's keyword 'not' is not supported at '#/tools/1/function/parameters'");
+    for (int i = 0; i < 2; i++) {
+        json_decref((json_t *)(uintptr_t)calls[i].parameters);
+    }
+    bl_grammar_vocab_unref(v);
+}
+
 /* Nesting and size have ends. */
 static void test_limits(void **state) {
     (void)state;
@@ -630,6 +686,7 @@ int main(void) {
         cmocka_unit_test(test_masks_of_counted_strings),
         cmocka_unit_test(test_integer_ranges),
         cmocka_unit_test(test_any_json),
+        cmocka_unit_test(test_calls),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_refusals_name_the_place),
     };
