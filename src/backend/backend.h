@@ -261,6 +261,11 @@ bl_code bl_backend_cpu_open(const bl_cpu_options *opt, bl_backend **ret, bl_err 
 uint32_t bl_backend_cpu_threads(const bl_backend *b);
 uint32_t bl_backend_cpu_flags(const bl_backend *b); /* in use */
 
+/* Calls fn(user, i, thread) once for every i < n, shared among the backend's threads: thread is below
+ * bl_backend_cpu_threads and no two calls with the same one run at a time. [engine thread] */
+void bl_backend_cpu_each(bl_backend *b, uint32_t n, void (*fn)(void *user, uint32_t i, uint32_t thread),
+                         void *user);
+
 /* Attention scores of prompt chunks so far, over all layers and query heads. */
 bl_attn_scores bl_backend_cpu_attn_scores(const bl_backend *b);
 

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "runtime/engine.h"
 #include "runtime/logit_hash.h"
+#include "runtime/plan.h"
 
 #define DEFAULT_GAP_MS  250u
 #define MIN_PREFILL     16u /* prompt rows beside decoding ones at least: a prompt always advances */
@@ -95,6 +96,16 @@ static void sweep_list_locked(bl_engine *e, bl_sched_req *first, uint64_t now) {
 static void count_memory_locked(bl_engine *e) {
     e->stats.kv_bytes_in_use = bl_kv_pool_bytes_in_use(e->pool);
     e->stats.kv_bytes_committed = bl_kv_pool_bytes_committed(e->pool);
+    if (e->cache) { /* only this thread changes it */
+        bl_prefix_cache_stats c;
+        bl_prefix_cache_get_stats(e->cache, &c);
+        e->stats.cache_lookups = c.n_lookups;
+        e->stats.cache_hits = c.n_hits;
+        e->stats.cache_tokens_hit = c.n_tokens_hit;
+        e->stats.cache_evicted = c.n_evicted_nodes;
+        e->stats.cache_bytes_in_use = c.bytes_in_use;
+        e->stats.cache_bytes_max = c.max_bytes;
+    }
 }
 
 void bl_batch_sweep_locked(bl_engine *e) {
@@ -120,7 +131,9 @@ static uint32_t mem_start(void *user, bl_sched_req *r) {
         return UINT32_MAX;
     }
     if (e->cache && !s->no_prefix_cache && !s->hash_prompt) {
+        pthread_mutex_lock(&e->cache_mu);
         n = bl_prefix_cache_load(e->cache, s->tenant, s->ids, r->n_tokens - 1, s->seq);
+        pthread_mutex_unlock(&e->cache_mu);
     }
     if (s->t_start == 0) {
         uint64_t now = bl_clock_mono_ns();
@@ -150,7 +163,9 @@ static void mem_release(void *user, bl_sched_req *r) {
     bl_engine *e = user;
     bl_session *s = bl_session_of(r);
     if (e->cache && !s->no_prefix_cache && bl_kv_seq_len(s->seq) > 0) {
+        pthread_mutex_lock(&e->cache_mu);
         bl_prefix_cache_store(e->cache, s->tenant, s->ids, s->seq, true);
+        pthread_mutex_unlock(&e->cache_mu);
     }
     bl_kv_seq_free(s->seq);
     s->seq = NULL;
@@ -170,9 +185,14 @@ static uint32_t prefill_cap(const bl_engine *e) {
     return rows < MIN_PREFILL ? MIN_PREFILL : rows > 1e6 ? 1000000u : (uint32_t)rows;
 }
 
-uint32_t bl_batch_cached_locked(const bl_engine *e, const bl_session *s) {
-    bool asks = e->cache && !s->no_prefix_cache && !s->hash_prompt;
-    return asks ? bl_prefix_cache_peek(e->cache, s->tenant, s->ids, s->n_prompt - 1) : 0;
+uint32_t bl_batch_cached(bl_engine *e, const bl_session *s) {
+    if (!e->cache || s->no_prefix_cache || s->hash_prompt) {
+        return 0;
+    }
+    pthread_mutex_lock(&e->cache_mu);
+    uint32_t n = bl_prefix_cache_peek(e->cache, s->tenant, s->ids, s->n_prompt - 1);
+    pthread_mutex_unlock(&e->cache_mu);
+    return n;
 }
 
 bool bl_batch_meets_deadline_locked(bl_engine *e, const bl_session *s, uint64_t *ret_forecast_ms) {
@@ -241,38 +261,59 @@ bool bl_batch_is_stuck_locked(bl_engine *e) {
 /* ---- tokens ------------------------------------------------------------------------------------------ */
 
 /* Draws the session's next token from the logits. */
-static bl_code draw(bl_engine *e, bl_session *s, const float *logits, bl_err *err) {
-    bl_token_event t = {0};
-    bl_top_logprob top[BL_MAX_TOP_LOGPROBS];
+static bl_code draw(bl_session *s, bl_sampler *sampler, const float *logits, bl_drawn *ret, bl_err *err) {
+    bl_pick_inputs in;
     int32_t id;
-    bl_pick_inputs in = bl_session_pick_inputs(s);
-    BL_TRY(bl_sampler_pick(e->sampler, logits, &in, &id, err));
+    BL_TRY(bl_session_pick_inputs(s, &in, err));
+    BL_TRY(bl_sampler_pick(sampler, logits, &in, &id, err));
     if (s->logprobs) {
         int32_t ids[BL_MAX_TOP_LOGPROBS];
         float values[BL_MAX_TOP_LOGPROBS];
-        bl_sampler_logprobs(e->sampler, logits, id, s->n_top, &t.logprob, ids, values);
+        bl_sampler_logprobs(sampler, logits, id, s->n_top, &ret->t.logprob, ids, values);
         for (uint32_t i = 0; i < s->n_top; i++) {
-            top[i] = (bl_top_logprob){ids[i], values[i]};
+            ret->top[i] = (bl_top_logprob){ids[i], values[i]};
         }
     }
-    t.is_stop = bl_session_is_stop(s, id);
+    ret->t.is_stop = bl_session_is_stop(s, id);
     bl_session_count(s, id);
     s->ids[s->n_prompt + s->n_output] = id;
     s->n_output++;
-    bl_session_push_token(s, &t, top);
     return BL_OK;
 }
 
-/* Sessions of one head call: hashes, then tokens. A session whose logits are no numbers fails alone. */
-static void take_logits(bl_engine *e, const bl_wanted_row *w, uint32_t n) {
+typedef struct {
+    bl_engine *e;
+    const bl_wanted_row *w;
+} draw_job;
+
+/* A session whose logits are no numbers fails alone. */
+static void draw_row(void *user, uint32_t i, uint32_t thread) {
+    const draw_job *j = user;
+    const bl_wanted_row *w = &j->w[i];
+    bl_session *s = w->s;
+    const float *logits = bl_exec_logits(j->e->exec, i);
+    if (s->logit_hash && (w->draws || s->hash_prompt)) {
+        s->hash = bl_logit_hash_row(s->hash, logits, j->e->model.info.n_vocab);
+    }
+    if (w->draws) {
+        j->e->drawn[i] = (bl_drawn){0};
+        s->failed = draw(s, j->e->samplers[thread], logits, &j->e->drawn[i], &s->last.err) != BL_OK;
+    }
+}
+
+/* Rows of one head call: hashes and draws, then the tokens go out. `apart`: each row is of another session,
+ * so that threads may share them. */
+static void take_logits(bl_engine *e, const bl_wanted_row *w, uint32_t n, bool apart) {
+    draw_job j = {e, w};
+    if (apart && e->n_samplers > 1) {
+        bl_backend_cpu_each(e->model.backend, n, draw_row, &j);
+    }
     for (uint32_t i = 0; i < n; i++) {
-        bl_session *s = w[i].s;
-        const float *logits = bl_exec_logits(e->exec, i);
-        if (s->logit_hash && (w[i].draws || s->hash_prompt)) {
-            s->hash = bl_logit_hash_row(s->hash, logits, e->model.info.n_vocab);
+        if (!apart || e->n_samplers == 1) {
+            draw_row(&j, i, 0);
         }
-        if (w[i].draws && draw(e, s, logits, &s->last.err) != BL_OK) {
-            s->failed = true;
+        if (w[i].draws && !w[i].s->failed) {
+            bl_session_push_token(w[i].s, &e->drawn[i].t, e->drawn[i].top);
         }
     }
 }
@@ -317,7 +358,7 @@ static bl_code run_head(bl_engine *e, uint32_t n_wanted, bool all, bl_err *err) 
     if (!all && n_wanted <= max) {
         if (n_wanted > 0) {
             BL_TRY(bl_exec_finish(e->exec, e->wanted_rows, n_wanted, err));
-            take_logits(e, e->wanted, n_wanted);
+            take_logits(e, e->wanted, n_wanted, true);
         }
         return BL_OK;
     }
@@ -325,26 +366,39 @@ static bl_code run_head(bl_engine *e, uint32_t n_wanted, bool all, bl_err *err) 
     for (uint32_t from = 0; from < n_wanted; from += max) {
         uint32_t n = BL_MIN(n_wanted - from, max);
         BL_TRY(bl_exec_head(e->exec, e->wanted_rows + from, n, err));
-        take_logits(e, e->wanted + from, n);
+        take_logits(e, e->wanted + from, n, false);
     }
     return BL_OK;
 }
 
+static bool gave_token(const bl_session *s) {
+    return s->n_output > s->sched.n_tokens - s->n_prompt;
+}
+
+/* After its last token: stop, or NULL while it goes on. */
+static bool is_over(const bl_session *s, bool *ret_stop) {
+    *ret_stop = gave_token(s) &&
+                (bl_session_is_stop(s, s->ids[s->n_prompt + s->n_output - 1]) || bl_session_is_complete(s));
+    return *ret_stop || s->n_output == s->max_output;
+}
+
 /* The cache gets whole tiles as they come, and what is left over when a prompt or an answer is complete. A
- * snapshot of recurrent state goes with the end of a prompt chunk: that is where others may part. */
-static void remember_locked(bl_engine *e, bl_session *s, bool ends) {
+ * snapshot of recurrent state goes with the end of a prompt chunk: that is where others may part. Copying
+ * takes time, so engine.mu is not held. */
+static void remember(bl_engine *e, bl_session *s) {
     uint32_t len = bl_kv_seq_len(s->seq);
-    bool prompt = len <= s->n_prompt;
-    if (e->cache && !s->no_prefix_cache && (prompt || ends || len % BL_KV_TILE == 0)) {
-        bl_prefix_cache_store(e->cache, s->tenant, s->ids, s->seq, ends || prompt);
+    bool stop, prompt = len <= s->n_prompt, over = is_over(s, &stop);
+    if (e->cache && !s->no_prefix_cache && (prompt || over || len % BL_KV_TILE == 0)) {
+        pthread_mutex_lock(&e->cache_mu);
+        bl_prefix_cache_store(e->cache, s->tenant, s->ids, s->seq, over || prompt);
+        pthread_mutex_unlock(&e->cache_mu);
     }
 }
 
 /* What a step did to one of its sessions. */
 static void settle_locked(bl_engine *e, const bl_sched_item *it, uint64_t now) {
     bl_session *s = bl_session_of(it->req);
-    uint32_t pos = s->sched.n_computed - it->n, before = s->sched.n_tokens - s->n_prompt;
-    bl_kv_seq_commit(s->seq, it->n);
+    uint32_t pos = s->sched.n_computed - it->n;
     bl_lease_computed(&s->lease, now, s->sched.n_computed);
     e->stats.n_prompt_tokens += pos < s->n_prompt ? BL_MIN(it->n, s->n_prompt - pos) : 0;
     if (s->failed) {
@@ -352,8 +406,7 @@ static void settle_locked(bl_engine *e, const bl_sched_item *it, uint64_t now) {
         fail_locked(e, s, &why);
         return;
     }
-    if (s->n_output == before) {
-        remember_locked(e, s, false);
+    if (!gave_token(s)) {
         return;
     }
     e->stats.n_output_tokens++;
@@ -367,11 +420,9 @@ static void settle_locked(bl_engine *e, const bl_sched_item *it, uint64_t now) {
         bl_histogram_add(&e->stats.token_gap, (double)(now - s->t_last) / 1e9);
     }
     s->t_last = now;
-    bool stop = bl_session_is_stop(s, s->ids[s->n_prompt + s->n_output - 1]) || bl_session_is_complete(s);
-    bool ends = stop || s->n_output == s->max_output;
-    remember_locked(e, s, ends);
+    bool stop, over = is_over(s, &stop);
     s->sched.n_tokens++;
-    if (ends) {
+    if (over) {
         finish_locked(e, s, stop ? BL_FINISH_STOP : BL_FINISH_LENGTH);
     }
 }
@@ -417,12 +468,32 @@ void bl_batch_run(bl_engine *e) {
     }
     observe(e, bl_clock_mono_ns() - start);
     bl_watchdog_rest(e);
+    for (uint32_t i = 0; i < e->plan.n_items && rc == BL_OK; i++) {
+        bl_session *s = bl_session_of(e->plan.items[i].req);
+        bl_kv_seq_commit(s->seq, e->plan.items[i].n);
+        if (!s->failed) {
+            remember(e, s);
+        }
+    }
     pthread_mutex_lock(&e->mu);
     settle_all_locked(e, rc, &why, start);
     pthread_mutex_unlock(&e->mu);
 }
 
 /* ---- open and close ---------------------------------------------------------------------------------- */
+
+static bl_code open_samplers(bl_engine *e, bl_err *err) {
+    uint32_t n = bl_plan_samplers(e->model.backend, e->model.kv.n_seqs);
+    e->drawn = bl_alloc_array(bl_exec_max_out(e->exec), sizeof *e->drawn);
+    e->samplers = bl_alloc_array(n, sizeof *e->samplers);
+    if (!e->drawn || !e->samplers) {
+        BL_FAIL(err, BL_ENOMEM, "out of memory for %u samplers", n);
+    }
+    for (; e->n_samplers < n; e->n_samplers++) {
+        BL_TRY(bl_sampler_new(e->model.info.n_vocab, &e->samplers[e->n_samplers], err));
+    }
+    return BL_OK;
+}
 
 bl_code bl_batch_open(bl_engine *e, const bl_engine_options *o, bl_err *err) {
     const bl_loaded *l = &e->model;
@@ -451,7 +522,7 @@ bl_code bl_batch_open(bl_engine *e, const bl_engine_options *o, bl_err *err) {
         BL_TRY(bl_prefix_cache_open(&l->kv, l->info.prefix_cache_bytes, &e->cache, err));
     }
     BL_TRY(bl_sched_open(&so, &memory, &e->sched, err));
-    BL_TRY(bl_sampler_new(l->info.n_vocab, &e->sampler, err));
+    BL_TRY(open_samplers(e, err));
     e->wanted = bl_alloc_array(l->max_rows, sizeof *e->wanted);
     e->wanted_rows = bl_alloc_array(l->max_rows, sizeof *e->wanted_rows);
     if (!e->wanted || !e->wanted_rows) {
@@ -464,7 +535,11 @@ bl_code bl_batch_open(bl_engine *e, const bl_engine_options *o, bl_err *err) {
 void bl_batch_close(bl_engine *e) {
     bl_free(e->wanted);
     bl_free(e->wanted_rows);
-    bl_sampler_free(e->sampler);
+    for (uint32_t i = 0; i < e->n_samplers; i++) {
+        bl_sampler_free(e->samplers[i]);
+    }
+    bl_free(e->samplers);
+    bl_free(e->drawn);
     bl_sched_close(e->sched);
     bl_prefix_cache_close(e->cache);
     bl_kv_pool_close(e->pool);

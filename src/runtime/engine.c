@@ -141,6 +141,7 @@ static void init_sync(bl_engine *e) {
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&e->mu, NULL);
+    pthread_mutex_init(&e->cache_mu, NULL);
     pthread_mutex_init(&e->watch_mu, NULL);
     pthread_cond_init(&e->work, &attr);
     pthread_cond_init(&e->watch_cv, &attr);
@@ -182,6 +183,7 @@ void bl_engine_close(bl_engine *e) {
     bl_loader_done(&e->model);
     pthread_cond_destroy(&e->watch_cv);
     pthread_mutex_destroy(&e->watch_mu);
+    pthread_mutex_destroy(&e->cache_mu);
     pthread_cond_destroy(&e->done);
     pthread_cond_destroy(&e->work);
     pthread_mutex_destroy(&e->mu);
@@ -220,7 +222,6 @@ static bl_code add_locked(bl_engine *e, const bl_request *r, bl_session *s, bl_e
     bl_lease_begin(&s->lease, &e->leases, s->t_submit, s->n_prompt * slow, s->max_output * slow,
                    r->first_content_ms);
     s->sched.id = ++e->n_submitted;
-    s->sched.n_cached_guess = bl_batch_cached_locked(e, s);
     BL_TRY(bl_sched_add(e->sched, &s->sched, err));
     uint64_t forecast_ms;
     if (r->first_content_ms > 0 && !bl_batch_meets_deadline_locked(e, s, &forecast_ms)) {
@@ -236,6 +237,7 @@ static bl_code add_locked(bl_engine *e, const bl_request *r, bl_session *s, bl_e
 bl_code bl_session_submit(bl_engine *e, const bl_request *r, bl_session **ret, bl_err *err) {
     bl_session *s;
     BL_TRY(bl_session_new(r, e->model.info.n_vocab, e->model.info.n_context, &s, err));
+    s->sched.n_cached_guess = bl_batch_cached(e, s);
     pthread_mutex_lock(&e->mu);
     bl_code rc = add_locked(e, r, s, err);
     if (rc == BL_OK) {
@@ -263,16 +265,6 @@ const char *bl_engine_device(const bl_engine *e) {
 void bl_engine_get_stats(bl_engine *e, bl_engine_stats *ret) {
     pthread_mutex_lock(&e->mu);
     *ret = e->stats;
-    if (e->cache) {
-        bl_prefix_cache_stats c;
-        bl_prefix_cache_get_stats(e->cache, &c);
-        ret->cache_lookups = c.n_lookups;
-        ret->cache_hits = c.n_hits;
-        ret->cache_tokens_hit = c.n_tokens_hit;
-        ret->cache_evicted = c.n_evicted_nodes;
-        ret->cache_bytes_in_use = c.bytes_in_use;
-        ret->cache_bytes_max = c.max_bytes;
-    }
     pthread_mutex_unlock(&e->mu);
     uint64_t start = atomic_load_explicit(&e->step_start_ns, memory_order_acquire), now = bl_clock_mono_ns();
     ret->step_age_ns = start > 0 && now > start ? now - start : 0;

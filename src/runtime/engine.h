@@ -2,8 +2,8 @@
  * share.
  *
  * The engine thread's loop: take what others asked for, end what is cancelled or out of time, plan a step
- * (under engine.mu), run it (without), hand out events (without). Lock order: engine.mu, then session.mu; no
- * callback runs under either.
+ * (under engine.mu), run it (without), hand out events (without). Lock order: engine.mu, then cache_mu
+ * or session.mu; no callback runs under any.
  */
 #ifndef BL_RUNTIME_ENGINE_H
 #define BL_RUNTIME_ENGINE_H
@@ -42,6 +42,12 @@ typedef struct {
     bool draws; /* a token is drawn from it */
 } bl_wanted_row;
 
+/* What was drawn from a row, before its session hears of it. */
+typedef struct {
+    bl_token_event t;
+    bl_top_logprob top[BL_MAX_TOP_LOGPROBS];
+} bl_drawn;
+
 struct bl_engine {
     /* [immutable after open] */
     bl_loaded model;
@@ -54,7 +60,9 @@ struct bl_engine {
     /* [engine thread] */
     bl_exec *exec;
     bl_kv_pool *pool;
-    bl_sampler *sampler;
+    bl_sampler **samplers; /* [n_samplers]: one for each thread that draws */
+    uint32_t n_samplers;
+    bl_drawn *drawn;       /* [max_out] */
     bl_wanted_row *wanted; /* [max_rows] */
     uint32_t *wanted_rows; /* [max_rows] */
     bl_session *ended;     /* sessions whose last event is to be handed out */
@@ -62,13 +70,16 @@ struct bl_engine {
     bl_session *denied;     /* while a step is planned: the last one that the machine had no memory for */
     double row_ns, step_ns; /* moving means: of a prompt row, of a step that only decodes */
 
+    /* Tiles are copied under cache_mu, which takes its time; only the engine thread changes anything. */
+    pthread_mutex_t cache_mu;
+    bl_prefix_cache *cache; /* NULL: off */
+
     /* [guarded by mu] */
     pthread_mutex_t mu;
     pthread_cond_t work; /* to the engine thread */
     pthread_cond_t done; /* a job is finished */
     bl_sched *sched;
-    bl_sched_plan plan;     /* [engine thread] but for making it */
-    bl_prefix_cache *cache; /* NULL: off */
+    bl_sched_plan plan; /* [engine thread] but for making it */
     bool stopping;
     uint64_t n_submitted; /* ids of requests */
     bl_engine_job job;
@@ -107,8 +118,8 @@ bool bl_batch_is_stuck_locked(bl_engine *e);
 void bl_batch_count_locked(bl_engine *e);
 /* Hands out the last events of e->ended. mu is not held. */
 void bl_batch_hand_out(bl_engine *e);
-/* Prompt tokens that the prefix cache knows now. */
-uint32_t bl_batch_cached_locked(const bl_engine *e, const bl_session *s);
+/* Prompt tokens that the prefix cache knows now. Any thread, without mu. */
+uint32_t bl_batch_cached(bl_engine *e, const bl_session *s);
 /* Could a request of so many prompt tokens show its first one in time? [guarded by mu] */
 bool bl_batch_meets_deadline_locked(bl_engine *e, const bl_session *s, uint64_t *ret_forecast_ms);
 

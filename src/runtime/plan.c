@@ -179,6 +179,10 @@ static uint64_t backend_scratch(const bl_model *m, uint32_t max_rows) {
     return rows * widest * 2u + experts + ((uint64_t)1 << 20);
 }
 
+uint32_t bl_plan_samplers(const bl_backend *b, uint32_t n_seqs) {
+    return n_seqs > 1 ? bl_backend_cpu_threads(b) : 1;
+}
+
 bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometry *kv, uint32_t max_rows,
                      uint64_t prefix_cache_bytes, bl_model_info *ret, bl_err *err) {
     const bl_decoder_config *c = &m->cfg;
@@ -225,7 +229,8 @@ bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometr
     r.state_bytes = bl_kv_state_bytes(kv);
     r.kv_bytes += r.state_bytes * kv->n_seqs;
     BL_TRY(bl_exec_bytes(m, max_rows, kv->n_seqs, &r.scratch_bytes, err));
-    r.scratch_bytes += backend_scratch(m, max_rows) + bl_sampler_bytes(c->n_vocab);
+    r.scratch_bytes +=
+        backend_scratch(m, max_rows) + bl_plan_samplers(b, kv->n_seqs) * bl_sampler_bytes(c->n_vocab);
     r.other_bytes = PROGRAM_BYTES + (uint64_t)c->n_vocab * TOKENIZER_TOKEN_BYTES;
     if (!bl_add_u64(r.weights_bytes, r.kv_bytes, &r.total_bytes) ||
         !bl_add_u64(r.total_bytes, prefix_cache_bytes, &r.total_bytes) ||

@@ -194,28 +194,31 @@ bool bl_session_is_stop(const bl_session *s, int32_t id) {
 }
 
 /* The tokens that the grammar allows, stop tokens where the answer may end. NULL: all. */
-static const uint32_t *make_mask(bl_session *s) {
+static bl_code make_mask(bl_session *s, const uint32_t **ret, bl_err *err) {
     bool may_end = true, is_free = true;
-    if (!s->grammar || bl_grammar_state_mask(s->grammar, s->mask, &may_end, &is_free, NULL) != BL_OK ||
-        is_free) {
-        return NULL;
+    if (s->grammar) {
+        BL_TRY(bl_grammar_state_mask(s->grammar, s->mask, &may_end, &is_free, err));
     }
-    for (uint32_t i = 0; i < s->n_stop_ids; i++) {
+    for (uint32_t i = 0; i < s->n_stop_ids && !is_free; i++) {
         uint32_t id = (uint32_t)s->stop_ids[i], bit = 1u << id % 32;
         if (id < bl_grammar_state_n_vocab(s->grammar)) {
             s->mask[id / 32] = may_end ? s->mask[id / 32] | bit : s->mask[id / 32] & ~bit;
         }
     }
-    return s->mask;
+    *ret = is_free ? NULL : s->mask;
+    return BL_OK;
 }
 
-bl_pick_inputs bl_session_pick_inputs(bl_session *s) {
-    return (bl_pick_inputs){.sampling = &s->sampling,
+bl_code bl_session_pick_inputs(bl_session *s, bl_pick_inputs *ret, bl_err *err) {
+    const uint32_t *mask;
+    BL_TRY(make_mask(s, &mask, err));
+    *ret = (bl_pick_inputs){.sampling = &s->sampling,
                             .pos = s->n_prompt + s->n_output,
-                            .mask = make_mask(s),
+                            .mask = mask,
                             .bias = s->bias,
                             .n_bias = s->n_bias,
                             .counts = s->counts};
+    return BL_OK;
 }
 
 void bl_session_count(bl_session *s, int32_t id) {

@@ -91,8 +91,8 @@ void bl_session_give_up(bl_session *s, const bl_event *e);
 bool bl_session_is_cancelled(bl_session *s);
 bool bl_session_is_stop(const bl_session *s, int32_t id);
 /* What the sampler needs to know of the request to draw output token n_output. Borrowed until the next call
- * on the session. */
-bl_pick_inputs bl_session_pick_inputs(bl_session *s);
+ * on the session. Fails where the grammar cannot say what may come next. */
+bl_code bl_session_pick_inputs(bl_session *s, bl_pick_inputs *ret, bl_err *err) BL_MUST_CHECK;
 /* The token was drawn: once per token of the output, in their order. */
 void bl_session_count(bl_session *s, int32_t id);
 /* The grammar allows nothing more: the answer ends without a stop token. */

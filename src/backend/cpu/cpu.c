@@ -5,6 +5,7 @@
  */
 #include "backend/cpu/cpu.h"
 
+#include <stdatomic.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -335,6 +336,30 @@ bl_code bl_backend_cpu_open(const bl_cpu_options *opt, bl_backend **ret, bl_err 
 uint32_t bl_backend_cpu_threads(const bl_backend *b) {
     return bl_pool_threads(((const bl_cpu *)b)->pool);
 }
+typedef struct {
+    void (*fn)(void *user, uint32_t i, uint32_t thread);
+    void *user;
+    uint32_t n;
+    _Atomic uint32_t next;
+} each_job;
+
+static void each_unit(void *ctx, uint32_t thread) {
+    each_job *j = ctx;
+    for (uint32_t i; (i = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->n;) {
+        j->fn(j->user, i, thread);
+    }
+}
+
+void bl_backend_cpu_each(bl_backend *b, uint32_t n, void (*fn)(void *user, uint32_t i, uint32_t thread),
+                         void *user) {
+    each_job j = {.fn = fn, .user = user, .n = n};
+    if (n < 2) {
+        each_unit(&j, 0);
+    } else {
+        bl_pool_run(((bl_cpu *)b)->pool, each_unit, &j);
+    }
+}
+
 bl_attn_scores bl_backend_cpu_attn_scores(const bl_backend *b) {
     return ((const bl_cpu *)b)->scores;
 }
