@@ -11,6 +11,7 @@
 
 #include "base/base.h"
 #include "base/rng.h"
+#include "grammar/grammar.h"
 #include "runtime/sampler.h"
 #include "tiny_model.h"
 
@@ -464,6 +465,97 @@ static void test_engine_applies_them(void **state) {
     bl_engine_close(e);
 }
 
+/* Token i < 256 is the byte i; the others have no text. */
+static bl_grammar_state *new_grammar(const char *pattern, uint32_t n_vocab) {
+    char bytes[256];
+    uint32_t *n = calloc(n_vocab, sizeof *n);
+    for (uint32_t i = 0; i < 256; i++) {
+        bytes[i] = (char)i;
+        n[i] = 1;
+    }
+    bl_grammar *g = NULL;
+    bl_grammar_vocab *v = NULL;
+    bl_grammar_state *s = NULL;
+    assert_int_equal(bl_grammar_from_regex(pattern, strlen(pattern), &g, NULL), BL_OK);
+    assert_int_equal(bl_grammar_vocab_from_bytes(bytes, n, n_vocab, &v, NULL), BL_OK);
+    assert_int_equal(bl_grammar_state_new(g, v, &s, NULL), BL_OK);
+    bl_grammar_unref(g); /* the state holds both */
+    bl_grammar_vocab_unref(v);
+    free(n);
+    return s;
+}
+
+static uint32_t read_all(bl_session *s, char *text, bool *ret_stop, bl_event *ret_end) {
+    uint32_t n = 0;
+    for (*ret_stop = false;;) {
+        bl_event ev;
+        bool got = false;
+        assert_int_equal(bl_session_next(s, 60000, &ev, &got, NULL), BL_OK);
+        if (ev.kind != BL_EVENT_TOKEN) {
+            text[n] = '\0';
+            *ret_end = ev;
+            bl_session_free(s);
+            return n;
+        }
+        *ret_stop = ev.is_stop;
+        if (!ev.is_stop) {
+            assert_true(ev.id < 256 && n < 100);
+            text[n++] = (char)ev.id;
+        }
+    }
+}
+
+static void test_engine_follows_a_grammar(void **state) {
+    (void)state;
+    static const int32_t prompt[] = {5, 17, 301, 44};
+    bl_engine_options o;
+    bl_engine_options_init(&o);
+    o.model_path = tiny_llama;
+    o.n_threads = 1;
+    o.n_context = 128;
+    bl_engine *e = NULL;
+    assert_int_equal(bl_engine_open(&o, &e, NULL), BL_OK);
+    uint32_t n_vocab = bl_engine_info(e)->n_vocab;
+    int32_t stop = (int32_t)n_vocab - 1;
+    char text[128];
+    bool stopped;
+    bl_event end;
+    bl_session *s = NULL;
+    bl_request r;
+    bl_request_init(&r);
+    r.prompt = prompt;
+    r.n_prompt = BL_COUNTOF(prompt);
+    r.max_tokens = 60;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        /* complete without a stop id, which would have been allowed nowhere else */
+        r.sampling.seed = seed;
+        r.sampling.temperature = seed % 2 ? 0.0f : 2.0f;
+        r.n_stop_ids = 0;
+        r.grammar = new_grammar("[0-9]{3}|no", n_vocab);
+        assert_int_equal(bl_session_submit(e, &r, &s, NULL), BL_OK);
+        uint32_t n = read_all(s, text, &stopped, &end);
+        assert_true(!stopped && end.kind == BL_EVENT_FINISHED && end.finish == BL_FINISH_STOP);
+        assert_true((n == 3 && strspn(text, "0123456789") == 3) || strcmp(text, "no") == 0);
+        /* a bias for the stop id ends the answer where it may end, not before */
+        const bl_logit_bias bias = {stop, 100.0f};
+        r.stop_ids = &stop;
+        r.n_stop_ids = 1;
+        r.logit_bias = &bias;
+        r.n_logit_bias = 1;
+        r.grammar = new_grammar("[a-c]{4,}", n_vocab);
+        assert_int_equal(bl_session_submit(e, &r, &s, NULL), BL_OK);
+        n = read_all(s, text, &stopped, &end);
+        assert_true(stopped && n == 4 && strspn(text, "abc") == 4 && end.finish == BL_FINISH_STOP);
+        r.n_logit_bias = 0;
+    }
+    bl_err err = {0};
+    r.grammar = new_grammar("a", n_vocab - 1);
+    assert_int_equal(bl_session_submit(e, &r, &s, &err), BL_EINVAL);
+    assert_string_equal(err.msg, "the grammar is made for 511 tokens, the vocabulary has 512");
+    bl_grammar_state_free(r.grammar); /* not taken */
+    bl_engine_close(e);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_logits_against_double),
@@ -474,6 +566,7 @@ int main(void) {
         cmocka_unit_test(test_cuts_equal_a_full_sort),
         cmocka_unit_test(test_bad_settings_are_named),
         cmocka_unit_test(test_engine_applies_them),
+        cmocka_unit_test(test_engine_follows_a_grammar),
     };
     return cmocka_run_group_tests_name("sampler_adjust", tests, NULL, NULL);
 }
