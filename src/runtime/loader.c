@@ -98,7 +98,8 @@ static bl_code choose_budget(const bl_engine_options *o, bl_loaded *l, uint64_t 
     if (!bl_mul_u64(seq, l->kv.n_seqs, &want)) {
         want = UINT64_MAX;
     }
-    uint64_t left = room > *ret_cache ? room - *ret_cache : 0;
+    uint64_t cache = *ret_cache > 0 ? *ret_cache + bl_prefix_cache_bookkeeping_bytes(&l->kv, *ret_cache) : 0;
+    uint64_t left = room > cache ? room - cache : 0;
     l->kv.capacity_bytes = o->kv_bytes > 0 ? o->kv_bytes : BL_MAX(BL_MIN(want, left), seq);
     return BL_OK;
 }

@@ -17,6 +17,7 @@
 #include "base/base.h"
 #include "base/rng.h"
 #include "bl/bl.h"
+#include "grammar/grammar.h"
 
 #define DEFAULT_ROUNDS 4u
 #define MAX_REQUESTS   24u
@@ -35,7 +36,8 @@ typedef struct {
     bl_sampling sampling;
     int32_t priority;
     uint64_t tenant;
-    bool hash_prompt, cancelled;
+    bool hash_prompt, has_bias, has_grammar;
+    bl_logit_bias bias[2];
     uint32_t cancel_after; /* tokens; UINT32_MAX: never */
 } request;
 
@@ -63,6 +65,23 @@ static bl_engine *open_engine(const bl_engine_options *o, uint64_t seed) {
     return e;
 }
 
+/* Token i is the letter i mod 128. */
+static bl_grammar_vocab *letters(uint32_t n_vocab) {
+    char *bytes = malloc(n_vocab);
+    uint32_t *n = malloc(n_vocab * sizeof *n);
+    bl_grammar_vocab *v = NULL;
+    assert_non_null(bytes);
+    assert_non_null(n);
+    for (uint32_t i = 0; i < n_vocab; i++) {
+        bytes[i] = (char)(i % 128);
+        n[i] = 1;
+    }
+    assert_int_equal(bl_grammar_vocab_from_bytes(bytes, n, n_vocab, &v, NULL), BL_OK);
+    free(bytes);
+    free(n);
+    return v;
+}
+
 static bl_session *submit(bl_engine *e, const request *q, uint64_t seed) {
     bl_request r;
     bl_session *s = NULL;
@@ -76,6 +95,17 @@ static bl_session *submit(bl_engine *e, const request *q, uint64_t seed) {
     r.tenant = q->tenant;
     r.logit_hash = true;
     r.hash_prompt = q->hash_prompt;
+    r.logit_bias = q->bias;
+    r.n_logit_bias = q->has_bias ? BL_COUNTOF(q->bias) : 0;
+    if (q->has_grammar) {
+        bl_grammar_vocab *v = letters(bl_engine_info(e)->n_vocab);
+        bl_grammar *g = NULL;
+        static const char pattern[] = "[0-9a-f]{3,12}(-[g-z]+)?";
+        assert_int_equal(bl_grammar_from_regex(pattern, sizeof pattern - 1, &g, NULL), BL_OK);
+        assert_int_equal(bl_grammar_state_new(g, v, &r.grammar, NULL), BL_OK);
+        bl_grammar_unref(g);
+        bl_grammar_vocab_unref(v);
+    }
     if (bl_session_submit(e, &r, &s, &err) != BL_OK) {
         fail_msg("seed %llu: %s", (unsigned long long)seed, err.msg);
     }
@@ -130,6 +160,15 @@ static void make_requests(request *q, uint32_t n, uint32_t n_vocab, bool tight, 
                                     .top_k = below(seed, 2) ? 0 : 40,
                                     .top_p = below(seed, 2) ? 1.0f : 0.9f,
                                     .seed = bl_rng_next(seed)};
+        if (below(seed, 3) == 0) {
+            r->sampling.repetition_penalty = 1.3f;
+            r->sampling.presence_penalty = 0.5f;
+            r->sampling.frequency_penalty = 0.25f;
+        }
+        r->has_bias = below(seed, 4) == 0;
+        r->bias[0] = (bl_logit_bias){(int32_t)below(seed, n_vocab / 2), 3.0f};
+        r->bias[1] = (bl_logit_bias){(int32_t)(n_vocab / 2 + below(seed, n_vocab / 2)), -100.0f};
+        r->has_grammar = below(seed, 4) == 0;
         r->priority = (int32_t)below(seed, 3) - 1;
         r->tenant = below(seed, 2);
         r->hash_prompt = below(seed, 8) == 0;
