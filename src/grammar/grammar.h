@@ -62,13 +62,14 @@ void bl_grammar_state_free(bl_grammar_state *s);
 /* The grammar does not begin with the answer but behind `marker`, the text that ends an answer's reasoning,
  * or with the token marker_id (-1: none; a control token, which has no text): up to there everything is
  * allowed. repeats: when its text is complete everything is allowed again, up to the next marker. Before the
- * first accept. marker is copied, 1 to 64 bytes. */
+ * first accept. marker is copied, 1 to 64 bytes. BL_ENOTSUP: a token holds the marker and text that the
+ * grammar does not begin with. */
 bl_code bl_grammar_state_begin_after(bl_grammar_state *s, const char *marker, size_t n, int32_t marker_id,
                                      bool repeats, bl_err *err) BL_MUST_CHECK;
 /* Bit i % 32 of mask[i / 32] set: token i may come next; n_vocab / 32 words, rounded up. *ret_may_end: the
- * text so far is complete, so a stop token may come. *ret_free: the grammar has not begun, anything may come
- * (mask is not written). Some token is allowed or the text may end, as long as each byte that the grammar
- * needs is a token. Allocates nothing. */
+ * text so far is complete, so a stop token may come; so it may before the grammar begins. *ret_free:
+ * anything may come (mask is not written). Some token is allowed or the text may end, as long as each byte
+ * that the grammar needs is a token. Allocates nothing. */
 bl_code bl_grammar_state_mask(bl_grammar_state *s, uint32_t *mask, bool *ret_may_end, bool *ret_free,
                               bl_err *err) BL_MUST_CHECK;
 /* The token was emitted. BL_EINVAL if it was not allowed (state unchanged). Allocates nothing. */

@@ -264,6 +264,80 @@ uint32_t bl_grammar_state_n_vocab(const bl_grammar_state *s) {
     return s->v->n_vocab;
 }
 
+/* ---- before it begins -------------------------------------------------------------------------------- */
+
+/* The longest proper end of the first m bytes of the marker that is a beginning of it too. */
+static uint32_t border(const bl_grammar_state *s, uint32_t m) {
+    uint32_t b = m - 1;
+    while (b > 0 && memcmp(s->marker, s->marker + m - b, b) != 0) {
+        b--;
+    }
+    return b;
+}
+
+/* Looks for the marker, *m bytes of which are matched; returns how many bytes are used up: n, unless it is
+ * complete before (*m is n_marker then). */
+static size_t look_for_marker(const bl_grammar_state *s, const char *bytes, size_t n, uint32_t *m) {
+    size_t at = 0;
+    while (at < n && *m < s->n_marker) {
+        char c = bytes[at++];
+        while (*m > 0 && s->marker[*m] != c) {
+            *m = border(s, *m);
+        }
+        *m += s->marker[*m] == c;
+    }
+    return at;
+}
+
+static size_t skip_lead(const char *bytes, size_t n, uint32_t *n_lead) {
+    size_t at = 0;
+    while (at<n && * n_lead> 0 && (bytes[at] == '\n' || bytes[at] == ' ')) {
+        (*n_lead)--;
+        at++;
+    }
+    return at;
+}
+
+/* Would this token complete the marker and go on with what the grammar does not allow? [the grammar is at its
+ * start] */
+static bool oversteps(bl_grammar_state *s, uint32_t n_matched, const char *bytes, size_t n) {
+    uint32_t m = n_matched, n_lead = LEAD_MAX;
+    size_t at = look_for_marker(s, bytes, n, &m);
+    if (m < s->n_marker) {
+        return false;
+    }
+    at += skip_lead(bytes + at, n - at, &n_lead);
+    level l = s->levels[0], next;
+    bool ok = true;
+    for (; at < n && ok; at++, l = next) {
+        ok = step(s, &l, (uint8_t)bytes[at], &next);
+    }
+    s->n_frames = s->levels[0].n_frames;
+    return !ok;
+}
+
+/* Anything may come but what oversteps. True when nothing does: mask is not written then. Part of the marker
+ * is there already; a token that holds all of it and more is refused when the state is made. */
+static bool mask_marker(bl_grammar_state *s, uint32_t *mask, size_t bytes) {
+    const bl_grammar_vocab *v = s->v;
+    bool goes_on[256] = {0}, is_free = true;
+    for (uint32_t m = s->n_matched; m > 0; m = border(s, m)) {
+        goes_on[(uint8_t)s->marker[m]] = true;
+    }
+    for (uint32_t i = 0; i < v->n_ids; i++) {
+        int32_t id = v->ids[i];
+        const char *text = v->bytes + v->off[id];
+        if (goes_on[(uint8_t)*text] && oversteps(s, s->n_matched, text, v->off[id + 1] - v->off[id])) {
+            if (is_free) {
+                memset(mask, 0xff, bytes);
+            }
+            is_free = false;
+            mask[(uint32_t)id / 32] &= ~(1u << ((uint32_t)id % 32));
+        }
+    }
+    return is_free;
+}
+
 /* ---- masks ------------------------------------------------------------------------------------------- */
 
 /* The configuration as words; 0 when it is too large to be kept. */
@@ -446,8 +520,8 @@ bl_code bl_grammar_state_mask(bl_grammar_state *s, uint32_t *mask, bool *ret_may
                               bl_err *err) {
     (void)err; /* nothing fails today */
     size_t bytes = ((size_t)s->v->n_vocab + 31) / 32 * sizeof *mask;
-    *ret_free = s->waits;
-    *ret_may_end = bl_grammar_state_may_end(s);
+    *ret_may_end = s->waits || bl_grammar_state_may_end(s);
+    *ret_free = s->waits && (s->n_matched == 0 || mask_marker(s, mask, bytes));
     if (s->waits) {
         return BL_OK;
     }
@@ -481,40 +555,19 @@ static bool take(bl_grammar_state *s, const char *bytes, size_t n) {
     return true;
 }
 
-/* Text before the grammar begins; *at is then behind the marker, or n. */
-static void look_for_marker(bl_grammar_state *s, const char *bytes, size_t n, size_t *at) {
-    for (*at = 0; *at < n && s->waits;) {
-        char c = bytes[(*at)++];
-        while (s->n_matched > 0 && s->marker[s->n_matched] != c) {
-            /* the longest end of what matched that is a beginning too */
-            uint32_t m = s->n_matched - 1;
-            while (m > 0 && memcmp(s->marker, s->marker + s->n_matched - m, m) != 0) {
-                m--;
-            }
-            s->n_matched = m;
-        }
-        s->n_matched += s->marker[s->n_matched] == c;
-        if (s->n_matched == s->n_marker) {
-            s->waits = false;
-            s->n_lead = LEAD_MAX;
-        }
-    }
-}
-
 static bl_code accept(bl_grammar_state *s, const char *bytes, size_t n, bl_err *err) {
     const uint32_t n_matched = s->n_matched, n_lead = s->n_lead;
     const bool waits = s->waits;
     size_t at = 0;
     if (s->waits) {
-        look_for_marker(s, bytes, n, &at);
+        at = look_for_marker(s, bytes, n, &s->n_matched);
+        if (s->n_matched < s->n_marker) {
+            return BL_OK;
+        }
+        s->waits = false;
+        s->n_lead = LEAD_MAX;
     }
-    if (s->waits) {
-        return BL_OK;
-    }
-    while (at < n && s->n_lead > 0 && (bytes[at] == '\n' || bytes[at] == ' ')) {
-        s->n_lead--;
-        at++;
-    }
+    at += skip_lead(bytes + at, n - at, &s->n_lead);
     for (uint32_t done = 0; at + done < n;) { /* longer texts in pieces that the walk has room for */
         uint32_t part = (uint32_t)BL_MIN(n - at - done, (size_t)BL_GRAMMAR_MAX_TOKEN);
         if (!take(s, bytes + at + done, part)) {
@@ -568,5 +621,11 @@ bl_code bl_grammar_state_begin_after(bl_grammar_state *s, const char *marker, si
     s->waits_at_start = true;
     s->repeats = repeats;
     bl_grammar_state_reset(s);
+    for (uint32_t i = 0; i < s->v->n_ids; i++) {
+        const uint32_t *off = &s->v->off[s->v->ids[i]];
+        if (off[1] - off[0] > n && oversteps(s, 0, s->v->bytes + off[0], off[1] - off[0])) {
+            BL_FAIL(err, BL_ENOTSUP, "a token of the vocabulary holds the marker of %zu bytes and more", n);
+        }
+    }
     return BL_OK;
 }

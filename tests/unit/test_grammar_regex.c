@@ -376,7 +376,7 @@ static void test_begins_after_a_marker(void **state) {
         for (const char *c = i > 0 ? before[i - 1] : ""; *c; c++) {
             if (c[0] != ' ' && c[0] != '\n') {
                 assert_int_equal(bl_grammar_state_mask(s, mask, &may_end, &is_free, NULL), BL_OK);
-                assert_true(is_free && !may_end);
+                assert_true(is_free && may_end && !bl_grammar_state_may_end(s));
             }
             assert_int_equal(bl_grammar_state_accept(s, (uint8_t)*c, NULL), BL_OK);
         }
@@ -393,7 +393,26 @@ static void test_begins_after_a_marker(void **state) {
         assert_int_equal(bl_grammar_state_accept(s, 'b', NULL), BL_OK);
         assert_true(bl_grammar_state_may_end(s));
     }
+    /* a token that would end the marker and overstep is not allowed; {"a": 1, "b": is the only one here */
+    const uint32_t over = 256 + 53;
+    assert_string_equal(walk_tokens[over - 256], "{\"a\": 1, \"b\":");
+    assert_int_equal(bl_grammar_state_begin_after(s, "x{\"a", 4, -1, false, NULL), BL_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(bl_grammar_state_mask(s, mask, &may_end, &is_free, NULL), BL_OK);
+        assert_true(is_free);
+        assert_int_equal(bl_grammar_state_accept(s, i == 0 ? (int32_t)over : 'x', NULL), BL_OK);
+    }
+    assert_int_equal(bl_grammar_state_mask(s, mask, &may_end, &is_free, NULL), BL_OK);
+    assert_true(!is_free && may_end);
+    for (uint32_t i = 0; i < WALK_VOCAB; i++) {
+        assert_true(walk_allowed(mask, i) == (i != over));
+    }
+    assert_int_equal(bl_grammar_state_accept(s, (int32_t)over, NULL), BL_EINVAL);
+    assert_int_equal(bl_grammar_state_accept_bytes(s, "{\"a\nab", 6, NULL), BL_OK);
+    assert_true(bl_grammar_state_may_end(s));
     bl_err err = {0};
+    assert_int_equal(bl_grammar_state_begin_after(s, "{\"a", 3, -1, false, &err), BL_ENOTSUP);
+    assert_string_equal(err.msg, "a token of the vocabulary holds the marker of 3 bytes and more");
     assert_int_equal(bl_grammar_state_begin_after(s, "", 0, -1, false, &err), BL_EINVAL);
     bl_grammar_state_free(s);
     bl_grammar_unref(g);
