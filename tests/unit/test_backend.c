@@ -494,6 +494,77 @@ static void test_attention(void **state) {
     }
 }
 
+/* Rows that see position j are those at j ... j + window - 1, and no others: a key and value at j that change
+ * move exactly their bits, on both sides of both edges. */
+static void expect_causal(float *const data[4], uint32_t j, uint32_t window, uint32_t block, bool f32) {
+    int32_t pos[ROWS];
+    uint32_t seq[ROWS];
+    for (uint32_t r = 0; r < ROWS; r++) {
+        pos[r] = (int32_t)(r < ROWS0 ? r : r - ROWS0);
+        seq[r] = r < ROWS0 ? 0 : 1;
+    }
+    float *before = slot(ROWS, NH * D);
+    for (int changed = 0; changed < 2; changed++) {
+        bl_cpu_options o = {.n_threads = 2,
+                            .cpu_mask = UINT32_MAX,
+                            .activations = f32 ? BL_ACTIVATIONS_F32 : BL_ACTIVATIONS_INT8,
+                            .attn_query_block = block};
+        bl_backend *b = NULL;
+        kv_fixture f;
+        assert_int_equal(bl_backend_cpu_open(&o, &b, NULL), BL_OK);
+        kv_init(&f, f32);
+        for (uint32_t i = 0; changed && i < NKV * D; i++) {
+            data[1][j * NKV * D + i] += 0.5f;
+            data[2][j * NKV * D + i] += 1.0f;
+        }
+        attend(b, &f, data, 0, ROWS, pos, seq, window);
+        if (!changed) {
+            memcpy(before, data[3], (size_t)ROWS * NH * D * sizeof(float));
+        }
+        for (uint32_t i = 0; changed && i < NKV * D; i++) {
+            data[1][j * NKV * D + i] -= 0.5f;
+            data[2][j * NKV * D + i] -= 1.0f;
+        }
+        kv_done(&f);
+        b->ops->close(b);
+    }
+    for (uint32_t r = 0; r < ROWS; r++) {
+        bool sees = r < ROWS0 && r >= j && (window == 0 || r < j + window);
+        for (uint32_t h = 0; h < NH; h++) {
+            size_t at = (size_t)r * NH * D + (size_t)h * D;
+            bool same = memcmp(before + at, data[3] + at, D * sizeof(float)) == 0;
+            if (same == sees) {
+                fail_msg("window %u, block %u: row %u, head %u %s position %u", window, block, r, h,
+                         sees ? "does not see" : "sees", j);
+            }
+        }
+    }
+    bl_free_aligned(before);
+}
+
+static void test_attention_is_causal(void **state) {
+    (void)state;
+    static const uint32_t at[] = {0, 1, 30, 63, 64, 65, 100, ROWS0 - 1};
+    seed = 6;
+    float *data[4] = {slot(ROWS, NH * D), slot(ROWS, NKV * D), slot(ROWS, NKV * D), slot(ROWS, NH * D)};
+    for (size_t i = 0; i < ROWS * NH * D; i++) {
+        data[0][i] = 0.2f * normal(); /* no key takes all of the weight */
+    }
+    for (size_t i = 0; i < ROWS * NKV * D; i++) {
+        data[1][i] = normal();
+        data[2][i] = normal();
+    }
+    for (uint32_t window = 0; window <= 70; window += 35) {
+        for (size_t i = 0; i < BL_COUNTOF(at); i++) {
+            expect_causal(data, at[i], window, 0, false);
+            expect_causal(data, at[i], window, 7, true);
+        }
+    }
+    for (int i = 0; i < 4; i++) {
+        bl_free_aligned(data[i]);
+    }
+}
+
 static void test_missing_tile(void **state) {
     (void)state;
     bl_backend *b = open_cpu(1, BL_ACTIVATIONS_INT8);
@@ -635,11 +706,11 @@ static void test_mask(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul),     cmocka_unit_test(test_embed),
-        cmocka_unit_test(test_bad_mlx),    cmocka_unit_test(test_bad_scale),
-        cmocka_unit_test(test_attention),  cmocka_unit_test(test_missing_tile),
-        cmocka_unit_test(test_unprepared), cmocka_unit_test(test_rope_table),
-        cmocka_unit_test(test_mask),
+        cmocka_unit_test(test_matmul),       cmocka_unit_test(test_embed),
+        cmocka_unit_test(test_bad_mlx),      cmocka_unit_test(test_bad_scale),
+        cmocka_unit_test(test_attention),    cmocka_unit_test(test_attention_is_causal),
+        cmocka_unit_test(test_missing_tile), cmocka_unit_test(test_unprepared),
+        cmocka_unit_test(test_rope_table),   cmocka_unit_test(test_mask),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
