@@ -201,7 +201,8 @@ bool bl_batch_meets_deadline_locked(bl_engine *e, const bl_session *s, uint64_t 
     if (e->row_ns <= 0) {
         return true; /* nothing was measured yet: the deadline itself still holds */
     }
-    if (!bl_sched_forecast(e->sched, &s->sched, s->sched.n_cached_guess, prefill_cap(e), &w)) {
+    if (!bl_sched_forecast(e->sched, &s->sched, s->sched.n_cached_guess, prefill_cap(e), &w) ||
+        (w.decode_rows > 0 && e->step_ns <= 0)) { /* tokens of others come first, and nobody timed one yet */
         *ret_forecast_ms = UINT32_MAX;
         return false;
     }

@@ -215,6 +215,27 @@ static void test_unreachable_deadline_is_refused_before_work(void **state) {
     bl_engine_close(e);
 }
 
+/* A forecast needs the speed of each kind of work in it. Before any token was timed, a request that would
+ * wait for tokens of others cannot be told to be in time; alone it can. */
+static void test_no_forecast_without_both_rates(void **state) {
+    (void)state;
+    bl_engine_options o = options(1);
+    o.prefill_chunk = 4000;
+    bl_engine *e = open_engine(&o);
+    bl_request r = greedy(500, 1);
+    r.first_content_ms = 1000000; /* nothing was measured: let in */
+    assert_int_equal(drain(submit(e, &r)).kind, BL_EVENT_FINISHED);
+    assert_int_equal(drain(submit(e, &r)).kind, BL_EVENT_FINISHED); /* prompts were */
+    bl_request busy = greedy(4000, 50);
+    bl_session *first = submit(e, &busy), *s = NULL; /* its prompt takes a step of a while */
+    bl_err err = {0};
+    assert_int_equal(bl_session_submit(e, &r, &s, &err), BL_EBUSY);
+    assert_memory_equal(err.msg, "deadline_unreachable", strlen("deadline_unreachable"));
+    drain(first);
+    assert_int_equal(drain(submit(e, &r)).kind, BL_EVENT_FINISHED);
+    bl_engine_close(e);
+}
+
 static void test_waiting_too_long_is_an_answer(void **state) {
     (void)state;
     bl_engine_options o = options(1);
@@ -311,6 +332,7 @@ int main(void) {
         cmocka_unit_test(test_cancel_takes_one_step),
         cmocka_unit_test(test_short_memory_preempts),
         cmocka_unit_test(test_unreachable_deadline_is_refused_before_work),
+        cmocka_unit_test(test_no_forecast_without_both_rates),
         cmocka_unit_test(test_waiting_too_long_is_an_answer),
         cmocka_unit_test(test_watchdog_speaks_and_the_engine_recovers),
         cmocka_unit_test(test_attention_scores_are_counted),
