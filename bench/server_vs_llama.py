@@ -12,6 +12,7 @@ from `usage`. A ratio is ours to theirs within one round.
 import argparse
 import asyncio
 import json
+import os
 import pathlib
 import platform
 import random
@@ -194,8 +195,8 @@ def cpu_name():
     return platform.processor()
 
 
-def report(args, rounds):
-    print(f"Machine: {cpu_name()}, {args.threads} threads. Command: `{' '.join(['bench/server_vs_llama.py', *sys.argv[1:]])}`\n")
+def report(args, rounds, load):
+    print(f"Machine: {cpu_name()}, {args.threads} threads, load before the start {load:.1f}. Command: `{' '.join(['bench/server_vs_llama.py', *sys.argv[1:]])}`\n")
     print("| at a time | darkbloom tok/s: median (min-max) | llama.cpp tok/s | ratio of each round | darkbloom first token p50, p95 ms | "
           "llama.cpp p50, p95 ms | ratio of p95 |")
     print("|---|---|---|---|---|---|---|")
@@ -233,6 +234,9 @@ def main():
     p.add_argument("--llama-args", default="--no-webui", help="more options of llama-server")
     p.add_argument("--json", type=pathlib.Path)
     args = p.parse_args()
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(f"the machine's load is {load:.1f} before the start: what follows is not worth much", file=sys.stderr)
     prompts = asyncio.run(choose_prompts(args))
     rounds = []
     for i in range(args.rounds):
@@ -243,7 +247,7 @@ def main():
             for name in order:
                 points[name][c] = asyncio.run(one_point(name, args, prompts, c))
         rounds.append(points)
-    report(args, rounds)
+    report(args, rounds, load)
     if args.json:
         args.json.write_text(json.dumps({"command": sys.argv, "machine": cpu_name(), "rounds": rounds}, indent=1) + "\n")
     return 0
