@@ -293,7 +293,8 @@ static void draw_row(void *user, uint32_t i, uint32_t thread) {
     const bl_wanted_row *w = &j->w[i];
     bl_session *s = w->s;
     const float *logits = bl_exec_logits(j->e->exec, i);
-    if (s->logit_hash && (w->draws || s->hash_prompt)) {
+    if (s->logit_hash) {
+        s->n_hashed = w->pos + 1;
         s->hash = bl_logit_hash_row(s->hash, logits, j->e->model.info.n_vocab);
     }
     if (w->draws) {
@@ -334,15 +335,18 @@ static uint32_t gather(bl_engine *e, bool *ret_all) {
         const bl_sched_item *it = &e->plan.items[i];
         bl_session *s = bl_session_of(it->req);
         uint32_t pos = s->sched.n_computed - it->n;
-        bool hashed = s->hash_prompt && pos < s->n_prompt;
+        bool hashes = false;
         bl_exec_add(e->exec, s->seq, s->ids + pos, it->n, pos);
         for (uint32_t k = 0; k < it->n; k++) {
             bool last = k + 1 == it->n && is_frontier(s);
+            bool hashed = s->hash_prompt && pos + k < s->n_prompt && pos + k >= s->n_hashed;
             if (last || hashed) {
-                e->wanted[n_wanted++] = (bl_wanted_row){.row = row + k, .s = s, .draws = last};
+                e->wanted[n_wanted++] =
+                    (bl_wanted_row){.row = row + k, .pos = pos + k, .s = s, .draws = last};
             }
+            hashes = hashes || hashed;
         }
-        *ret_all = *ret_all || hashed;
+        *ret_all = *ret_all || hashes;
         row += it->n;
     }
     return n_wanted;

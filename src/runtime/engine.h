@@ -37,7 +37,7 @@ typedef enum {
 
 /* A row whose logits are wanted. */
 typedef struct {
-    uint32_t row;
+    uint32_t row, pos;
     bl_session *s;
     bool draws; /* a token is drawn from it */
 } bl_wanted_row;

@@ -56,6 +56,7 @@ struct bl_session {
     int32_t *ids;   /* [n_prompt + max_output]: prompt, then output; a reader sees the ones of its events */
     bl_kv_seq *seq; /* NULL while it waits */
     uint32_t n_output, n_cached;
+    uint32_t n_hashed; /* rows up to this position are in the hash; a second prefill skips them */
     uint64_t t_start, t_first, t_last, max_gap_ns, hash;
     struct bl_session *next_ended; /* those that a step ends, until their events are out */
     bl_event last;                 /* the event they end with */

@@ -171,7 +171,7 @@ static void make_requests(request *q, uint32_t n, uint32_t n_vocab, bool tight, 
         r->has_grammar = below(seed, 4) == 0;
         r->priority = (int32_t)below(seed, 3) - 1;
         r->tenant = below(seed, 2);
-        r->hash_prompt = below(seed, 8) == 0;
+        r->hash_prompt = below(seed, 4) == 0;
         r->cancel_after = below(seed, 5) == 0 ? below(seed, r->max_tokens) : UINT32_MAX;
     }
 }

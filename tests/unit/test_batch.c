@@ -166,6 +166,7 @@ static void test_short_memory_preempts(void **state) {
     for (uint32_t i = 0; i < 5; i++) {
         bl_request r = greedy(40, 60);
         r.priority = i == 4; /* the last one is worth more than the others */
+        r.hash_prompt = true; /* rows of a second prefill do not count twice */
         s[i] = submit(e, &r);
     }
     for (uint32_t i = 0; i < 5; i++) {
@@ -176,6 +177,9 @@ static void test_short_memory_preempts(void **state) {
     assert_int_equal(ev[4].n_preempted, 0);
     assert_int_equal(ev[0].n_preempted, 0);
     assert_true(ev[3].n_preempted > 0);
+    for (uint32_t i = 1; i < 5; i++) { /* all asked for the same */
+        assert_int_equal(ev[i].logit_hash, ev[0].logit_hash);
+    }
     bl_engine_stats st;
     bl_engine_get_stats(e, &st);
     assert_true(st.n_preempted > 0);
