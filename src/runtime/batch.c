@@ -432,7 +432,7 @@ static void settle_locked(bl_engine *e, const bl_sched_item *it, uint64_t now) {
     }
 }
 
-static void observe(bl_engine *e, uint64_t ns) {
+static void observe_locked(bl_engine *e, uint64_t ns) {
     const bl_sched_plan *p = &e->plan;
     if (p->n_prefill_rows == 0) {
         e->step_ns += ((double)ns - e->step_ns) * (e->step_ns > 0 ? MEAN_WEIGHT : 1.0);
@@ -471,7 +471,7 @@ void bl_batch_run(bl_engine *e) {
     if (rc == BL_OK) {
         rc = run_head(e, n_wanted, all, &why);
     }
-    observe(e, bl_clock_mono_ns() - start);
+    uint64_t took = bl_clock_mono_ns() - start;
     bl_watchdog_rest(e);
     for (uint32_t i = 0; i < e->plan.n_items && rc == BL_OK; i++) {
         bl_session *s = bl_session_of(e->plan.items[i].req);
@@ -481,6 +481,7 @@ void bl_batch_run(bl_engine *e) {
         }
     }
     pthread_mutex_lock(&e->mu);
+    observe_locked(e, took);
     settle_all_locked(e, rc, &why, start);
     pthread_mutex_unlock(&e->mu);
 }

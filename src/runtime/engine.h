@@ -67,8 +67,7 @@ struct bl_engine {
     uint32_t *wanted_rows; /* [max_rows] */
     bl_session *ended;     /* sessions whose last event is to be handed out */
     uint32_t n_empty_plans;
-    bl_session *denied;     /* while a step is planned: the last one that the machine had no memory for */
-    double row_ns, step_ns; /* moving means: of a prompt row, of a step that only decodes */
+    bl_session *denied; /* while a step is planned: the last one that the machine had no memory for */
 
     /* Tiles are copied under cache_mu, which takes its time; only the engine thread changes anything. */
     pthread_mutex_t cache_mu;
@@ -79,7 +78,8 @@ struct bl_engine {
     pthread_cond_t work; /* to the engine thread */
     pthread_cond_t done; /* a job is finished */
     bl_sched *sched;
-    bl_sched_plan plan; /* [engine thread] but for making it */
+    bl_sched_plan plan;     /* [engine thread] but for making it */
+    double row_ns, step_ns; /* moving means: of a prompt row, of a step that only decodes */
     bool stopping;
     uint64_t n_submitted; /* ids of requests */
     bl_engine_job job;
