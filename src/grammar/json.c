@@ -85,10 +85,11 @@ static void unicode_escape(bl_nfa *a, uint32_t from, uint32_t to) {
     hex(a, l3, three, HEX);
 }
 
-static void escape(bl_nfa *a, uint32_t from, uint32_t to) {
-    uint32_t behind = bl_nfa_bytes(a, from, "\\", 1), u = bl_nfa_node(a);
-    hex(a, behind, to, "\"\\/bfnrt");
-    bl_nfa_range(a, behind, u, 'u', 'u');
+/* What follows a backslash. */
+static void escaped(bl_nfa *a, uint32_t from, uint32_t to) {
+    uint32_t u = bl_nfa_node(a);
+    hex(a, from, to, "\"\\/bfnrt");
+    bl_nfa_range(a, from, u, 'u', 'u');
     unicode_escape(a, u, to);
 }
 
@@ -118,7 +119,7 @@ static void wide_character(bl_nfa *a, uint32_t from, uint32_t to) {
  * one; characters beyond ASCII only in long counted strings, since walking through calls is slow. */
 static void character(bl_gjson *j, uint32_t from, uint32_t to, bool is_long) {
     plain_character(j->a, from, to);
-    bl_nfa_call(j->a, from, to, draw_once(j, &j->escape, escape));
+    bl_nfa_call(j->a, bl_nfa_bytes(j->a, from, "\\", 1), to, draw_once(j, &j->escape, escaped));
     if (is_long) {
         bl_nfa_call(j->a, from, to, draw_once(j, &j->wide, wide_character));
     } else {
@@ -145,7 +146,7 @@ void bl_gjson_string(bl_gjson *j, uint32_t from, uint32_t to, uint32_t min, uint
         bl_nfa_join(a, at, loop);
         plain_character(a, loop, loop);
         wide_character(a, loop, loop);
-        escape(a, loop, loop);
+        escaped(a, bl_nfa_bytes(a, loop, "\\", 1), loop);
         bl_nfa_join(a, loop, end);
     }
 }

@@ -118,47 +118,70 @@ uint32_t bl_nfa_new_rule(bl_nfa *a) {
 
 /* ---- characters -------------------------------------------------------------------------------------- */
 
-/* Byte sequences lo..hi of one length whose bytes from `i` on are free between the two. */
-static void draw_sequence(bl_nfa *a, uint32_t from, uint32_t to, const uint8_t *lo, const uint8_t *hi,
-                          size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        uint32_t next = i + 1 < n ? bl_nfa_node(a) : to;
-        bl_nfa_range(a, from, next, lo[i], hi[i]);
+/* Where sequences lead. They share the nodes from which only whole runs of continuation bytes are left. */
+typedef struct {
+    bl_nfa *a;
+    uint32_t from, to;
+    uint32_t full[4]; /* [k]: k bytes 80..BF lead to `to`; 0: not drawn yet */
+} utf8_drawing;
+
+static uint32_t full_node(utf8_drawing *d, size_t k) {
+    if (k == 0) {
+        return d->to;
+    }
+    if (d->full[k] == 0) {
+        d->full[k] = bl_nfa_node(d->a);
+        bl_nfa_range(d->a, d->full[k], full_node(d, k - 1), 0x80, 0xbf);
+    }
+    return d->full[k];
+}
+
+/* Byte sequences between lo and hi, each byte free in its own range. */
+static void draw_sequence(utf8_drawing *d, const uint8_t *lo, const uint8_t *hi, size_t n) {
+    size_t n_full = 0;
+    while (n_full + 1 < n && lo[n - 1 - n_full] == 0x80 && hi[n - 1 - n_full] == 0xbf) {
+        n_full++;
+    }
+    uint32_t from = d->from;
+    for (size_t i = 0; i + n_full < n; i++) {
+        uint32_t next = i + n_full + 1 < n ? bl_nfa_node(d->a) : full_node(d, n_full);
+        bl_nfa_range(d->a, from, next, lo[i], hi[i]);
         from = next;
     }
 }
 
 /* Splits lo..hi, of one encoded length, until all bytes but the differing first ones are whole 80..BF runs.
  */
-static void draw_same_length(bl_nfa *a, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi) {
+static void draw_same_length(utf8_drawing *d, uint32_t lo, uint32_t hi) {
     char l[4], h[4];
     size_t n = bl_utf8_encode(lo, l);
     for (size_t i = 1; i < n; i++) { /* i continuation bytes at the end */
         uint32_t m = (1u << (6 * i)) - 1;
         if ((lo & ~m) != (hi & ~m)) {
             if ((lo & m) != 0) {
-                draw_same_length(a, from, to, lo, lo | m);
-                draw_same_length(a, from, to, (lo | m) + 1, hi);
+                draw_same_length(d, lo, lo | m);
+                draw_same_length(d, (lo | m) + 1, hi);
                 return;
             }
             if ((hi & m) != m) {
-                draw_same_length(a, from, to, lo, (hi & ~m) - 1);
-                draw_same_length(a, from, to, hi & ~m, hi);
+                draw_same_length(d, lo, (hi & ~m) - 1);
+                draw_same_length(d, hi & ~m, hi);
                 return;
             }
         }
     }
     (void)bl_utf8_encode(hi, h);
-    draw_sequence(a, from, to, (const uint8_t *)l, (const uint8_t *)h, n);
+    draw_sequence(d, (const uint8_t *)l, (const uint8_t *)h, n);
 }
 
 void bl_nfa_points(bl_nfa *a, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi) {
     static const uint32_t ends[] = {0x7f, 0x7ff, 0xd7ff, 0xffff, 0x10ffff};
+    utf8_drawing d = {.a = a, .from = from, .to = to};
     uint32_t begin = 0;
-    for (size_t i = 0; i < BL_COUNTOF(ends); i++) {
+    for (size_t i = 0; i < BL_COUNTOF(ends) && a->rc == BL_OK; i++) {
         uint32_t first = BL_MAX(lo, begin), last = BL_MIN(hi, ends[i]);
         if (first <= last) {
-            draw_same_length(a, from, to, first, last);
+            draw_same_length(&d, first, last);
         }
         begin = ends[i] == 0xd7ff ? 0xe000 : ends[i] + 1;
     }
