@@ -132,7 +132,12 @@ static bl_code open_parts(bl_engine *e, const bl_engine_options *o, bl_err *err)
         BL_FAIL(err, BL_ENOMEM, "the engine thread could not be started");
     }
     e->started = true;
-    return bl_watchdog_start(e, err);
+    BL_TRY(bl_watchdog_start(e, err));
+    bl_log(BL_LOG_INFO, "engine", "ready",
+           "context=%u concurrent=%u kv_storage=%s kv_reason=%s kv_bytes=%llu prefix_cache_bytes=%llu",
+           l->info.n_context, l->info.max_concurrent, l->info.kv_storage, l->info.kv_storage_reason,
+           (unsigned long long)l->info.kv_bytes, (unsigned long long)l->info.prefix_cache_bytes);
+    return BL_OK;
 }
 
 /* Waits are measured on the monotonic clock. */

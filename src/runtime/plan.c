@@ -232,7 +232,8 @@ bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometr
     BL_TRY(bl_exec_bytes(m, max_rows, kv->n_seqs, &r.scratch_bytes, err));
     r.scratch_bytes +=
         backend_scratch(m, max_rows) + bl_plan_samplers(b, kv->n_seqs) * bl_sampler_bytes(c->n_vocab);
-    r.other_bytes = PROGRAM_BYTES + (uint64_t)c->n_vocab * TOKENIZER_TOKEN_BYTES + bl_kv_bookkeeping_bytes(kv);
+    r.other_bytes =
+        PROGRAM_BYTES + (uint64_t)c->n_vocab * TOKENIZER_TOKEN_BYTES + bl_kv_bookkeeping_bytes(kv);
     if (prefix_cache_bytes > 0) {
         r.other_bytes += bl_prefix_cache_bookkeeping_bytes(kv, prefix_cache_bytes);
     }

@@ -165,7 +165,7 @@ static void test_short_memory_preempts(void **state) {
     bl_event ev[5];
     for (uint32_t i = 0; i < 5; i++) {
         bl_request r = greedy(40, 60);
-        r.priority = i == 4; /* the last one is worth more than the others */
+        r.priority = i == 4;  /* the last one is worth more than the others */
         r.hash_prompt = true; /* rows of a second prefill do not count twice */
         s[i] = submit(e, &r);
     }
