@@ -32,6 +32,7 @@ static bool fired(void) {
 
 static void load_under(unsigned kinds, bool persistent) {
     bl_engine_options o = small_options();
+    o.kv_storage = persistent ? BL_KV_CHOICE_PAGED : BL_KV_CHOICE_AUTO; /* what fails is never replaced */
     uint64_t n = 1;
     for (; faults_arm(n, kinds, persistent); n++) {
         bl_engine *e = NULL;
@@ -39,6 +40,7 @@ static void load_under(unsigned kinds, bool persistent) {
         bl_code rc = bl_engine_open(&o, &e, &err);
         if (rc == BL_OK) {
             assert_non_null(e);
+            assert_string_equal(bl_engine_info(e)->kv_storage, persistent ? "paged" : "contiguous");
             bl_engine_close(e);
         } else {
             assert_null(e);
