@@ -301,7 +301,7 @@ static void test_many_survive_each_call_failing_once(void **state) {
     (void)state;
     for (size_t i = 0; i < BL_COUNTOF(setups); i++) {
         uint64_t n_refused = 0, n_failed = 0;
-        uint64_t step_by = i < 2 ? UINT64_MAX : 4; /* every one for two of them, a selection for the others */
+        uint64_t step_by = i < 1 ? UINT64_MAX : 6; /* every one for the first, a selection for the others */
         fail_each(&setups[i], FAULT_ALLOC, false, step_by, &n_refused);
         fail_each(&setups[i], FAULT_IO, false, step_by, &n_failed);
         assert_true(n_refused > 0);
