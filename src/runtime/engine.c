@@ -11,10 +11,11 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#define MAX_QUEUE   BL_SCHED_MAX_WAITING
-#define PROFILE_MAX ((size_t)64 << 10)
-#define SAFETY_OPS  1000000000u
-#define STUCK_MS    20u /* before the machine is asked for memory again */
+#define MAX_QUEUE    BL_SCHED_MAX_WAITING
+#define PROFILE_MAX  ((size_t)64 << 10)
+#define SAFETY_OPS   1000000000u
+#define SAFETY_SLACK 20u
+#define STUCK_MS     20u /* before the machine is asked for memory again */
 
 void bl_engine_options_init(bl_engine_options *o) {
     *o = (bl_engine_options){.cpu_mask = UINT32_MAX, .attn_query_block = 128};
@@ -221,9 +222,10 @@ static bl_code add_locked(bl_engine *e, const bl_request *r, bl_session *s, bl_e
         BL_FAIL(err, BL_EINTERNAL, "a step of the engine hangs, requests are refused until it comes back");
     }
     BL_TRY(check_queue_locked(e, err));
-    /* The safety lease counts on 200 prompt and 5 output tokens a second, which a large model on few cores
-     * does not reach: from a billion operations a token on it waits in proportion. */
-    uint64_t slow = BL_MAX(e->model.info.flops_per_token / SAFETY_OPS, 1u);
+    /* The safety lease counts on 200 prompt and 5 output tokens a second. A large model on few cores, a long
+     * prompt or a busy machine do not reach that, and what makes progress must not be ended: it is a guard
+     * against what nobody thought of, so it waits far longer, and in proportion to the model's operations. */
+    uint64_t slow = SAFETY_SLACK * BL_MAX(e->model.info.flops_per_token / SAFETY_OPS, 1u);
     bl_lease_begin(&s->lease, &e->leases, s->t_submit, s->n_prompt * slow, s->max_output * slow,
                    r->first_content_ms);
     s->sched.id = ++e->n_submitted;
