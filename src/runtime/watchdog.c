@@ -14,8 +14,11 @@
 #define SLOW_OPS 1e9
 
 void bl_watchdog_step(bl_engine *e, uint32_t n_rows) {
-    double ops = (double)e->model.info.flops_per_token * n_rows +
-                 2.0 * (double)e->model.info.n_vocab * e->model.info.hidden * n_rows;
+    const bl_model_info *m = &e->model.info;
+    /* every row may see the whole context: two products per head and dimension */
+    double attention = 4.0 * m->n_layers * m->n_heads * m->head_dim * m->n_context * n_rows;
+    double ops =
+        attention + (double)m->flops_per_token * n_rows + 2.0 * (double)m->n_vocab * m->hidden * n_rows;
     uint64_t limit = (uint64_t)e->watchdog_ms * 1000000u;
     if (e->watchdog_ms >= BL_DEFAULT_WATCHDOG_MS) { /* a shorter one is taken at its word */
         limit += (uint64_t)(ops / SLOW_OPS * 1e9);
