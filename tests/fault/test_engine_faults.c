@@ -158,6 +158,15 @@ static const setup setups[] = {
     {BL_SOURCE_DIR "/tests/fixtures/tiny/qwen3_5-moe-tiny", BL_KV_CHOICE_CONTIGUOUS},
 };
 
+/* With a sanitizer everything takes ten times as long: a selection. */
+#if defined(__SANITIZE_ADDRESS__)
+#define N_SETUPS   2u
+#define EVERY_CALL 6u
+#else
+#define N_SETUPS   BL_COUNTOF(setups)
+#define EVERY_CALL UINT64_MAX
+#endif
+
 typedef struct {
     int32_t ids[N_MANY][N_OUTPUT];
     bl_code rc[N_MANY]; /* of submit, or of the event that ends it */
@@ -262,7 +271,7 @@ static uint32_t live_once(const bl_engine_options *o, const answers *want, unsig
 
 static void test_many_without_faults(void **state) {
     (void)state;
-    for (size_t i = 0; i < BL_COUNTOF(setups); i++) {
+    for (size_t i = 0; i < N_SETUPS; i++) {
         bl_engine_options o = many_options(&setups[i]);
         answers first, again;
         bl_engine *e = NULL;
@@ -299,9 +308,9 @@ static void fail_each(const setup *u, unsigned kinds, bool persistent, uint64_t 
 /* One call that fails, whichever: what submits fails, what runs is begun again. */
 static void test_many_survive_each_call_failing_once(void **state) {
     (void)state;
-    for (size_t i = 0; i < BL_COUNTOF(setups); i++) {
+    for (size_t i = 0; i < N_SETUPS; i++) {
         uint64_t n_refused = 0, n_failed = 0;
-        uint64_t step_by = i < 1 ? UINT64_MAX : 6; /* every one for the first, a selection for the others */
+        uint64_t step_by = i < 1 ? EVERY_CALL : 6; /* every one for the first, a selection for the others */
         fail_each(&setups[i], FAULT_ALLOC, false, step_by, &n_refused);
         fail_each(&setups[i], FAULT_IO, false, step_by, &n_failed);
         assert_true(n_refused > 0);
@@ -313,7 +322,7 @@ static void test_many_survive_each_call_failing_once(void **state) {
  * served. */
 static void test_many_survive_calls_failing_for_ever(void **state) {
     (void)state;
-    for (size_t i = 0; i < BL_COUNTOF(setups); i++) {
+    for (size_t i = 0; i < N_SETUPS; i++) {
         uint64_t n_failed = 0;
         fail_each(&setups[i], FAULT_ALLOC | FAULT_IO, true, 2, &n_failed);
         fail_each(&setups[i], FAULT_IO, true, 4, &n_failed);
@@ -325,7 +334,7 @@ static void test_many_survive_calls_failing_for_ever(void **state) {
  * evicting --, it asks for no memory from the heap. */
 static void test_steps_allocate_nothing(void **state) {
     (void)state;
-    for (size_t i = 0; i < BL_COUNTOF(setups); i++) {
+    for (size_t i = 0; i < N_SETUPS; i++) {
         bl_engine_options o = many_options(&setups[i]);
         bl_engine *e = NULL;
         bl_engine_stats st;
