@@ -86,12 +86,13 @@ static bl_code fail_stat(const char *path, bl_err *err) {
             strerror(e));
 }
 
-/* Where `file` of the folder really is, links followed as far as allowed. BL_ENOTFOUND when absent. */
-static bl_code resolve(const bl_checkpoint *c, const char *file, char out[PATH_MAX], bl_err *err) {
+/* Where `file` of the folder `real` really is, links followed as far as allowed. BL_ENOTFOUND when absent. */
+static bl_code locate(const char *real, const char *link_root, const char *file, char out[PATH_MAX],
+                      bl_err *err) {
     char path[PATH_MAX];
     struct stat st;
     BL_TRY(check_bare_name(file, "file name", err));
-    BL_TRY(join_path(c->real, file, path, err));
+    BL_TRY(join_path(real, file, path, err));
     if (lstat(path, &st) != 0) {
         return fail_stat(path, err);
     }
@@ -99,19 +100,22 @@ static bl_code resolve(const bl_checkpoint *c, const char *file, char out[PATH_M
         memcpy(out, path, sizeof path);
         return BL_OK;
     }
-    if (!c->link_root) {
+    if (!link_root) {
         BL_FAIL(err, BL_EFORMAT,
                 "'%s' is a link, allowed are links inside a Hugging Face cache (models--…) only", file);
     }
     if (!realpath(path, out)) {
         return fail_stat(path, err);
     }
-    size_t n = strlen(c->link_root);
-    if (strncmp(out, c->link_root, n) != 0 || out[n] != '/') {
-        BL_FAIL(err, BL_EFORMAT, "'%s' is a link out of '%s', allowed are links below it", file,
-                c->link_root);
+    size_t n = strlen(link_root);
+    if (strncmp(out, link_root, n) != 0 || out[n] != '/') {
+        BL_FAIL(err, BL_EFORMAT, "'%s' is a link out of '%s', allowed are links below it", file, link_root);
     }
     return BL_OK;
+}
+
+static bl_code resolve(const bl_checkpoint *c, const char *file, char out[PATH_MAX], bl_err *err) {
+    return locate(c->real, c->link_root, file, out, err);
 }
 
 static bl_code remember(const char *path, identity *ret, bl_err *err) {
@@ -150,6 +154,24 @@ static bl_code find_link_root(const char *real, char **ret, bl_err *err) {
         }
         end = begin > 0 ? begin - 1 : 0;
     }
+    return BL_OK;
+}
+
+bl_code bl_checkpoint_locate(const char *dir, const char *file, char **ret, bl_err *err) {
+    char real[PATH_MAX], path[PATH_MAX];
+    char *link_root = NULL;
+    if (!realpath(dir, real)) {
+        return fail_stat(dir, err);
+    }
+    BL_TRY(find_link_root(real, &link_root, err));
+    bl_code rc = locate(real, link_root, file, path, err);
+    bl_free(link_root);
+    BL_TRY(rc);
+    char *found = bl_strdup(path);
+    if (!found) {
+        return no_memory("a path", err);
+    }
+    *ret = found;
     return BL_OK;
 }
 

@@ -22,6 +22,11 @@ typedef struct bl_checkpoint bl_checkpoint;
 bl_code bl_checkpoint_open(const char *path, bl_checkpoint **ret, bl_err *err) BL_MUST_CHECK;
 void bl_checkpoint_free(bl_checkpoint *c);
 
+/* The path of `file` (a bare name) of the folder `dir`, under the rule on links above, without opening
+ * anything. Caller frees (bl_free). BL_ENOTFOUND when it is absent or a link to nothing, BL_EFORMAT when it
+ * is a link that may not be followed. */
+bl_code bl_checkpoint_locate(const char *dir, const char *file, char **ret, bl_err *err) BL_MUST_CHECK;
+
 bl_checkpoint_kind bl_checkpoint_kind_of(const bl_checkpoint *c);
 const char *bl_checkpoint_path(const bl_checkpoint *c); /* as opened */
 const char *

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <ftw.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -614,6 +615,34 @@ static void test_opens_real_gguf(void **state) {
     }
 }
 
+/* The rule on links, for a file that is not opened here. */
+static void test_locate(void **state) {
+    (void)state;
+    char want[PATH_MAX], *path = NULL;
+    bl_err err = {0};
+    write_text("m/a.json", "{}");
+    assert_int_equal(symlink("a.json", at("m/b.json")), 0);
+    assert_int_equal(bl_file_make_dirs(at("models--x--y/snapshots/0"), NULL), BL_OK);
+    assert_int_equal(symlink("../../blob", at("models--x--y/snapshots/0/c.json")), 0);
+    assert_int_equal(bl_checkpoint_locate(at("m"), "a.json", &path, &err), BL_OK);
+    assert_non_null(realpath(at("m/a.json"), want));
+    assert_string_equal(path, want);
+    bl_free(path);
+    path = NULL;
+    assert_int_equal(bl_checkpoint_locate(at("m"), "b.json", &path, &err), BL_EFORMAT);
+    assert_int_equal(bl_checkpoint_locate(at("m"), "none.json", &path, &err), BL_ENOTFOUND);
+    assert_int_equal(bl_checkpoint_locate(at("m"), "../m/a.json", &path, &err), BL_EFORMAT);
+    assert_int_equal(bl_checkpoint_locate(at("none"), "a.json", &path, &err), BL_ENOTFOUND);
+    assert_int_equal(bl_checkpoint_locate(at("models--x--y/snapshots/0"), "c.json", &path, &err),
+                     BL_ENOTFOUND);
+    assert_null(path);
+    write_text("models--x--y/blob", "{}");
+    assert_int_equal(bl_checkpoint_locate(at("models--x--y/snapshots/0"), "c.json", &path, &err), BL_OK);
+    assert_non_null(realpath(at("models--x--y/blob"), want));
+    assert_string_equal(path, want);
+    bl_free(path);
+}
+
 #define IN_ROOT(f) cmocka_unit_test_setup_teardown(f, make_root, remove_root)
 
 int main(void) {
@@ -628,6 +657,7 @@ int main(void) {
         IN_ROOT(test_cache_links),
         IN_ROOT(test_cache_links_out),
         IN_ROOT(test_cache_damaged_blob),
+        IN_ROOT(test_locate),
         IN_ROOT(test_cut_while_open),
         IN_ROOT(test_written_or_replaced_while_open),
         cmocka_unit_test(test_opens_tiny_folders),
