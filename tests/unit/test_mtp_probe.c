@@ -393,6 +393,8 @@ static const struct {
     {"shard above", NULL, INDEX("\"mtp.a\":\"../a.safetensors\""), NULL, BL_MTP_FOUND_SHARD_NAME, ".."},
     {"shard absolute", NULL, INDEX("\"mtp.a\":\"/a.safetensors\""), NULL, BL_MTP_FOUND_SHARD_NAME, "/a"},
     {"shard backslash", NULL, INDEX("\"mtp.a\":\"x\\\\a.safetensors\""), NULL, BL_MTP_FOUND_SHARD_NAME, "x"},
+    {"shard with two dots", NULL, INDEX("\"mtp.a\":\"a..safetensors\""), NULL, BL_MTP_FOUND_SHARD_NAME,
+     "a.."},
     {"shard of another kind", NULL, INDEX("\"mtp.a\":\"a.bin\""), NULL, BL_MTP_FOUND_SHARD_NAME, "a.bin"},
     {"shard without a name", NULL, INDEX("\"mtp.a\":\"\""), NULL, BL_MTP_FOUND_SHARD_NAME, "shard"},
     {"shard missing", NULL, INDEX("\"mtp.a\":\"b.safetensors\""), NULL, BL_MTP_FOUND_SHARD_MISSING, "b.safe"},
