@@ -4,28 +4,21 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/base.h"
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/log.h"
 
 #define MAX_QUEUE    BL_SCHED_MAX_WAITING
 #define PROFILE_MAX  ((size_t)64 << 10)
 #define SAFETY_OPS   1000000000u
 #define SAFETY_SLACK 20u
-#define STUCK_MS     20u /* before the machine is asked for memory again */
+#define STUCK_NS     20000000u /* before the machine is asked for memory again */
 
 void bl_engine_options_init(bl_engine_options *o) {
     *o = (bl_engine_options){.cpu_mask = UINT32_MAX, .attn_query_block = 128};
-}
-
-/* A wait on cv with the lock, until the time is over or somebody signals. */
-static void wait_ms_locked(pthread_cond_t *cv, pthread_mutex_t *mu, uint32_t ms) {
-    uint64_t until = bl_clock_mono_ns() + (uint64_t)ms * 1000000u;
-    struct timespec ts = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
-    (void)pthread_cond_timedwait(cv, mu, &ts);
 }
 
 /* ---- the thread -------------------------------------------------------------------------------------- */
@@ -100,7 +93,8 @@ static void *engine_main(void *arg) {
                 break;
             }
             if (live_locked(e) > 0) {
-                wait_ms_locked(&e->work, &e->mu, bl_batch_is_stuck_locked(e) ? STUCK_MS : 0);
+                uint64_t wait_ns = bl_batch_is_stuck_locked(e) ? STUCK_NS : 0;
+                (void)bl_cond_wait_until(&e->work, &e->mu, bl_clock_mono_ns() + wait_ns);
             } else if (e->job == BL_JOB_NONE) {
                 pthread_cond_wait(&e->work, &e->mu);
             }
@@ -141,18 +135,13 @@ static bl_code open_parts(bl_engine *e, const bl_engine_options *o, bl_err *err)
     return BL_OK;
 }
 
-/* Waits are measured on the monotonic clock. */
 static void init_sync(bl_engine *e) {
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&e->mu, NULL);
     pthread_mutex_init(&e->cache_mu, NULL);
     pthread_mutex_init(&e->watch_mu, NULL);
-    pthread_cond_init(&e->work, &attr);
-    pthread_cond_init(&e->watch_cv, &attr);
+    (void)bl_cond_init(&e->work);
+    (void)bl_cond_init(&e->watch_cv);
     pthread_cond_init(&e->done, NULL);
-    pthread_condattr_destroy(&attr);
 }
 
 bl_code bl_engine_open(const bl_engine_options *o, bl_engine **ret, bl_err *err) {

@@ -1,11 +1,10 @@
 #include "runtime/session.h"
 
-#include <errno.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/base.h"
 #include "base/clock.h"
+#include "base/cond.h"
 #include "grammar/grammar.h"
 #include "runtime/sampler.h"
 
@@ -43,17 +42,11 @@ static bl_code check_request(const bl_request *r, uint32_t n_vocab, uint32_t n_c
     return bl_sampling_check(&r->sampling, err);
 }
 
-/* Waits are measured on the monotonic clock. */
 static bool init_sync(bl_session *s) {
-    pthread_condattr_t attr;
     if (pthread_mutex_init(&s->mu, NULL) != 0) {
         return false;
     }
-    bool ok = pthread_condattr_init(&attr) == 0;
-    if (ok) {
-        ok = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0 && pthread_cond_init(&s->cv, &attr) == 0;
-        pthread_condattr_destroy(&attr);
-    }
+    bool ok = bl_cond_init(&s->cv);
     if (!ok) {
         pthread_mutex_destroy(&s->mu);
     }
@@ -254,23 +247,17 @@ static void take_token_locked(bl_session *s, bl_event *ret) {
     s->n_read++;
 }
 
-/* Nanoseconds of CLOCK_MONOTONIC as a timespec. */
-static struct timespec deadline(int timeout_ms) {
-    uint64_t ns = bl_clock_mono_ns() + (uint64_t)timeout_ms * 1000000u;
-    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
-}
-
 bl_code bl_session_next(bl_session *s, int timeout_ms, bl_event *ret, bool *ret_got, bl_err *err) {
-    struct timespec until = {0};
     (void)err; /* nothing fails today */
-    if (timeout_ms > 0) {
-        until = deadline(timeout_ms);
-    }
+    uint64_t until_ns = timeout_ms > 0 ? bl_clock_mono_ns() + (uint64_t)timeout_ms * 1000000u : 0;
     pthread_mutex_lock(&s->mu);
-    int rc = 0;
-    while (s->n_read == s->n_written && !s->ended && timeout_ms != 0 && rc != ETIMEDOUT) {
-        rc = timeout_ms < 0 ? pthread_cond_wait(&s->cv, &s->mu)
-                            : pthread_cond_timedwait(&s->cv, &s->mu, &until);
+    bool in_time = timeout_ms != 0;
+    while (s->n_read == s->n_written && !s->ended && in_time) {
+        if (timeout_ms < 0) {
+            pthread_cond_wait(&s->cv, &s->mu);
+        } else {
+            in_time = bl_cond_wait_until(&s->cv, &s->mu, until_ns);
+        }
     }
     *ret_got = true;
     if (s->n_read < s->n_written) {

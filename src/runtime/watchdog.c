@@ -1,10 +1,9 @@
 /* The watchdog: a thread that looks at the clock while a step runs. A step that takes longer than its rows
  * explain is reported, its requests are ended, and new ones are refused until it comes back; the rest of the
  * program goes on and can say so. It cannot end the step itself. */
-#include <time.h>
-
 #include "base/base.h"
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/log.h"
 #include "runtime/engine.h"
 
@@ -85,10 +84,8 @@ static void *watchdog_main(void *arg) {
     uint64_t look_ms = BL_MAX(BL_MIN((uint64_t)LOOK_MS, e->watchdog_ms / 4u), 1u);
     pthread_mutex_lock(&e->watch_mu);
     while (!e->watch_stop) {
-        uint64_t until = bl_clock_mono_ns() + look_ms * 1000000u, age;
-        struct timespec ts = {.tv_sec = (time_t)(until / 1000000000u),
-                              .tv_nsec = (long)(until % 1000000000u)};
-        (void)pthread_cond_timedwait(&e->watch_cv, &e->watch_mu, &ts);
+        uint64_t age;
+        (void)bl_cond_wait_until(&e->watch_cv, &e->watch_mu, bl_clock_mono_ns() + look_ms * 1000000u);
         if (!e->watch_stop && is_late_locked(e, &age) &&
             !atomic_exchange_explicit(&e->hung, true, memory_order_acq_rel)) { /* pairs with rest */
             pthread_mutex_unlock(&e->watch_mu);
