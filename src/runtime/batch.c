@@ -58,11 +58,6 @@ static void fail_locked(bl_engine *e, bl_session *s, const bl_err *why) {
     end_locked(e, s, &ev);
 }
 
-void bl_batch_count_locked(bl_engine *e) {
-    e->stats.running = bl_sched_running(e->sched);
-    e->stats.waiting = bl_sched_waiting(e->sched);
-}
-
 void bl_batch_hand_out(bl_engine *e) {
     while (e->ended) {
         bl_session *s = e->ended;
@@ -93,26 +88,10 @@ static void sweep_list_locked(bl_engine *e, bl_sched_req *first, uint64_t now) {
     }
 }
 
-static void count_memory_locked(bl_engine *e) {
-    e->stats.kv_bytes_in_use = bl_kv_pool_bytes_in_use(e->pool);
-    e->stats.kv_bytes_committed = bl_kv_pool_bytes_committed(e->pool);
-    if (e->cache) { /* only this thread changes it */
-        bl_prefix_cache_stats c;
-        bl_prefix_cache_get_stats(e->cache, &c);
-        e->stats.cache_lookups = c.n_lookups;
-        e->stats.cache_hits = c.n_hits;
-        e->stats.cache_tokens_hit = c.n_tokens_hit;
-        e->stats.cache_evicted = c.n_evicted_nodes;
-        e->stats.cache_bytes_in_use = c.bytes_in_use;
-        e->stats.cache_bytes_max = c.max_bytes;
-    }
-}
-
 void bl_batch_sweep_locked(bl_engine *e) {
     uint64_t now = bl_clock_mono_ns();
     sweep_list_locked(e, bl_sched_first_running(e->sched), now);
     sweep_list_locked(e, bl_sched_first_waiting(e->sched), now);
-    count_memory_locked(e);
 }
 
 /* ---- memory, as the scheduler asks for it [guarded by mu] -------------------------------------------- */
@@ -242,7 +221,6 @@ bool bl_batch_plan_locked(bl_engine *e) {
         }
     }
     e->stats.n_preempted += e->plan.n_preempted;
-    count_memory_locked(e);
     e->n_empty_plans = e->plan.n_items > 0 ? 0 : e->n_empty_plans;
     return e->plan.n_items > 0;
 }
@@ -380,7 +358,7 @@ static bool gave_token(const bl_session *s) {
     return s->n_output > s->sched.n_tokens - s->n_prompt;
 }
 
-/* After its last token: stop, or NULL while it goes on. */
+/* Is the answer complete with its last token? *ret_stop: because it says so, not for its length. */
 static bool is_over(const bl_session *s, bool *ret_stop) {
     *ret_stop = gave_token(s) &&
                 (bl_session_is_stop(s, s->ids[s->n_prompt + s->n_output - 1]) || bl_session_is_complete(s));
@@ -442,6 +420,20 @@ static void observe_locked(bl_engine *e, uint64_t ns) {
     }
 }
 
+/* A copy, so that nobody waits for cache_mu to look at statistics. Only this thread changes the cache. */
+static void count_cache_locked(bl_engine *e) {
+    if (e->cache) {
+        bl_prefix_cache_stats c;
+        bl_prefix_cache_get_stats(e->cache, &c);
+        e->stats.cache_lookups = c.n_lookups;
+        e->stats.cache_hits = c.n_hits;
+        e->stats.cache_tokens_hit = c.n_tokens_hit;
+        e->stats.cache_evicted = c.n_evicted_nodes;
+        e->stats.cache_bytes_in_use = c.bytes_in_use;
+        e->stats.cache_bytes_max = c.max_bytes;
+    }
+}
+
 static void settle_all_locked(bl_engine *e, bl_code rc, const bl_err *why, uint64_t start_ns) {
     uint64_t now = bl_clock_mono_ns();
     bl_engine_stats *st = &e->stats;
@@ -452,10 +444,9 @@ static void settle_all_locked(bl_engine *e, bl_code rc, const bl_err *why, uint6
             fail_locked(e, bl_session_of(e->plan.items[i].req), why);
         }
     }
-    bl_batch_count_locked(e);
     st->n_steps++;
     bl_histogram_add(&st->step, (double)(now - start_ns) / 1e9);
-    count_memory_locked(e);
+    count_cache_locked(e);
     bl_attn_scores scores = bl_backend_cpu_attn_scores(e->model.backend);
     st->attn_scores_executed = scores.executed;
     st->attn_scores_useful = scores.useful;
@@ -534,7 +525,8 @@ bl_code bl_batch_open(bl_engine *e, const bl_engine_options *o, bl_err *err) {
     if (!e->wanted || !e->wanted_rows) {
         BL_FAIL(err, BL_ENOMEM, "out of memory for a step of %u rows", l->max_rows);
     }
-    e->stats.kv_bytes_capacity = bl_kv_pool_capacity(e->pool);
+    count_cache_locked(e); /* nobody else is there yet */
+    BL_ASSERT(bl_kv_pool_can_ever_fit(e->pool, l->kv.n_context)); /* the scheduler counts on it */
     return BL_OK;
 }
 

@@ -87,7 +87,6 @@ static void *engine_main(void *arg) {
         }
         bl_batch_sweep_locked(e);
         bool runs = !e->stopping && bl_batch_plan_locked(e);
-        bl_batch_count_locked(e);
         if (!runs && !e->ended) {
             if (e->stopping) {
                 break;
@@ -237,7 +236,6 @@ bl_code bl_session_submit(bl_engine *e, const bl_request *r, bl_session **ret, b
     pthread_mutex_lock(&e->mu);
     bl_code rc = add_locked(e, r, s, err);
     if (rc == BL_OK) {
-        bl_batch_count_locked(e);
         s->grammar = r->grammar; /* taken now that nothing can fail */
         *ret = s;                /* before the engine can see it */
         pthread_cond_signal(&e->work);
@@ -261,6 +259,11 @@ const char *bl_engine_device(const bl_engine *e) {
 void bl_engine_get_stats(bl_engine *e, bl_engine_stats *ret) {
     pthread_mutex_lock(&e->mu);
     *ret = e->stats;
+    ret->running = bl_sched_running(e->sched);
+    ret->waiting = bl_sched_waiting(e->sched);
+    ret->kv_bytes_in_use = bl_kv_pool_bytes_in_use(e->pool);
+    ret->kv_bytes_committed = bl_kv_pool_bytes_committed(e->pool);
+    ret->kv_bytes_capacity = bl_kv_pool_capacity(e->pool);
     pthread_mutex_unlock(&e->mu);
     uint64_t start = atomic_load_explicit(&e->step_start_ns, memory_order_acquire), now = bl_clock_mono_ns();
     ret->step_age_ns = start > 0 && now > start ? now - start : 0;

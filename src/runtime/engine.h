@@ -59,7 +59,6 @@ struct bl_engine {
 
     /* [engine thread] */
     bl_exec *exec;
-    bl_kv_pool *pool;
     bl_sampler **samplers; /* [n_samplers]: one for each thread that draws */
     uint32_t n_samplers;
     bl_drawn *drawn;       /* [max_out] */
@@ -78,6 +77,7 @@ struct bl_engine {
     pthread_cond_t work; /* to the engine thread */
     pthread_cond_t done; /* a job is finished */
     bl_sched *sched;
+    bl_kv_pool *pool;       /* the kernels use its tiles without mu; tables change under it */
     bl_sched_plan plan;     /* [engine thread] but for making it */
     double row_ns, step_ns; /* moving means: of a prompt row, of a step that only decodes */
     bool stopping;
@@ -114,8 +114,6 @@ void bl_batch_run(bl_engine *e);
  * free in the next plan; if even that is not enough, the machine does not give what the budget promised:
  * true, and the third time the request that is first in line fails. */
 bool bl_batch_is_stuck_locked(bl_engine *e);
-/* Brings stats.waiting and stats.running up to date. */
-void bl_batch_count_locked(bl_engine *e);
 /* Hands out the last events of e->ended. mu is not held. */
 void bl_batch_hand_out(bl_engine *e);
 /* Prompt tokens that the prefix cache knows now. Any thread, without mu. */

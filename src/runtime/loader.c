@@ -33,16 +33,14 @@ static void choose_rows(const bl_engine_options *o, bl_loaded *l) {
     l->chunk_rows = BL_MIN(o->prefill_chunk > 0 ? o->prefill_chunk : BL_DEFAULT_CHUNK, n_context);
     l->max_rows = BL_MAX(BL_MAX(o->step_tokens, l->chunk_rows), l->kv.n_seqs);
     l->max_rows = BL_MAX(l->max_rows, BL_MIN(o->solo_stripe, n_context));
-    l->chunk_rows = BL_MIN(l->chunk_rows, l->max_rows);
     l->kv.max_rows = BL_MIN(l->max_rows, n_context);
 }
 
-static void choose_storage(const bl_engine_options *o, bl_loaded *l) {
-    bool paged = o->kv_storage == BL_KV_CHOICE_PAGED;
-    l->kv.storage = paged && !o->kv_paged_disabled ? BL_KV_PAGED : BL_KV_CONTIGUOUS;
-    l->kv_reason = paged && o->kv_paged_disabled        ? "kill_switch"
-                   : o->kv_storage == BL_KV_CHOICE_AUTO ? "auto"
-                                                        : "asked_for";
+/* And why: one of the words of bl_model_info. */
+static bl_kv_storage choose_storage(const bl_engine_options *o, const char **ret_reason) {
+    bool paged = o->kv_storage == BL_KV_CHOICE_PAGED, killed = paged && o->kv_paged_disabled;
+    *ret_reason = killed ? "kill_switch" : o->kv_storage == BL_KV_CHOICE_AUTO ? "auto" : "asked_for";
+    return paged && !killed ? BL_KV_PAGED : BL_KV_CONTIGUOUS;
 }
 
 /* The longest context, in whole tiles, whose keys and values fit. */
@@ -128,13 +126,14 @@ static bl_code inspect(const bl_engine_options *o, bl_loaded *l, bl_err *err) {
                              .n_seqs = o->max_concurrent > 0 ? o->max_concurrent : DEFAULT_CONCURRENT,
                              .f32 = o->activations_f32};
     uint64_t cache = 0;
-    choose_storage(o, l);
+    const char *reason;
+    l->kv.storage = choose_storage(o, &reason);
     choose_rows(o, l);
     BL_TRY(choose_budget(o, l, &cache, err));
     BL_TRY(bl_plan_make(l->model, l->backend, &l->kv, l->max_rows, cache, &l->info, err));
     l->info.max_concurrent = l->kv.n_seqs;
     l->info.kv_storage = bl_kv_storage_name(l->kv.storage);
-    l->info.kv_storage_reason = l->kv_reason;
+    l->info.kv_storage_reason = reason;
     return BL_OK;
 }
 

@@ -20,7 +20,6 @@ typedef struct {
     bl_model_info info;
     bl_kv_geometry kv;             /* of the plan; layers borrowed from model */
     uint32_t max_rows, chunk_rows; /* of a step; of one prompt in it */
-    const char *kv_reason;         /* why that storage */
 } bl_loaded;
 
 /* Opens, recognises, checks tensors and the backend's support, and makes the memory plan: headers only. *ret
