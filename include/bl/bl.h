@@ -119,15 +119,17 @@ const bl_model_info *bl_engine_info(const bl_engine *e);
 /* The same numbers from the headers alone (no weights read), for `models info` and admission. */
 bl_code bl_model_inspect(const bl_engine_options *o, bl_model_info *ret, bl_err *err) BL_MUST_CHECK;
 
-/* Observations in seconds: counts[i] of those <= bl_histogram_bounds[i] and above the one before; the last
- * holds the rest. */
-#define BL_HISTOGRAM_BOUNDS 16
-extern const double bl_histogram_bounds[BL_HISTOGRAM_BOUNDS];
+/* Observations in seconds: counts[i] of those <= bounds[i] and above the one before; the last holds the rest.
+ */
+#define BL_HISTOGRAM_MAX_BOUNDS 20
 typedef struct {
-    uint64_t counts[BL_HISTOGRAM_BOUNDS + 1];
+    const double *bounds; /* [n_bounds] ascending; static */
+    uint32_t n_bounds;
+    uint64_t counts[BL_HISTOGRAM_MAX_BOUNDS + 1];
     uint64_t n;
     double sum_s;
 } bl_histogram;
+void bl_histogram_init(bl_histogram *h, const double *bounds, uint32_t n_bounds);
 void bl_histogram_add(bl_histogram *h, double seconds);
 
 typedef struct {

@@ -176,3 +176,33 @@ bool bl_file_exists(const char *path) {
     struct stat st;
     return stat(path, &st) == 0;
 }
+
+/* Unsigned decimal at s; false when there is none or it does not fit. */
+static bool read_number(const char *s, uint64_t *ret) {
+    uint64_t v = 0;
+    if (*s < '0' || *s > '9') {
+        return false;
+    }
+    for (; *s >= '0' && *s <= '9'; s++) {
+        if (!bl_mul_u64(v, 10, &v) || !bl_add_u64(v, (uint64_t)(*s - '0'), &v)) {
+            return false;
+        }
+    }
+    *ret = v;
+    return true;
+}
+
+bool bl_file_read_number(const char *path, const char *key, uint64_t *ret) {
+    bl_buf b;
+    bool ok = false;
+    if (bl_file_read(path, (size_t)64 << 10, &b, NULL) == BL_OK) {
+        const char *at = strstr(bl_buf_str(&b), key);
+        if (at) {
+            at += strlen(key);
+            at += strspn(at, " \t");
+            ok = read_number(at, ret);
+        }
+    }
+    bl_buf_done(&b);
+    return ok;
+}

@@ -12,6 +12,11 @@
  * also safe to call after failure). BL_ENOTFOUND, BL_EIO, BL_ELIMIT. */
 bl_code bl_file_read(const char *path, size_t max_bytes, bl_buf *b, bl_err *err) BL_MUST_CHECK;
 
+/* The unsigned decimal number behind `key` (its first occurrence, blanks skipped) in a text file of at most
+ * 64 KiB; key "": at the start of the file. For what the kernel shows in /proc and /sys. False: there is
+ * none. */
+bool bl_file_read_number(const char *path, const char *key, uint64_t *ret);
+
 /* A read-only private map of a regular file. size 0 files are refused (BL_EFORMAT). */
 typedef struct {
     const uint8_t *data;

@@ -492,6 +492,15 @@ static bl_code open_samplers(bl_engine *e, bl_err *err) {
     return BL_OK;
 }
 
+static void init_histograms(bl_engine_stats *st) {
+    static const double bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                                    0.5,   1,      2.5,   5,    10,    25,   60,  120};
+    bl_histogram *all[] = {&st->queue, &st->ttft, &st->token_gap, &st->step};
+    for (size_t i = 0; i < BL_COUNTOF(all); i++) {
+        bl_histogram_init(all[i], bounds, BL_COUNTOF(bounds));
+    }
+}
+
 bl_code bl_batch_open(bl_engine *e, const bl_engine_options *o, bl_err *err) {
     const bl_loaded *l = &e->model;
     e->max_queue = o->max_queue > 0 ? o->max_queue : BL_DEFAULT_QUEUE;
@@ -504,6 +513,7 @@ bl_code bl_batch_open(bl_engine *e, const bl_engine_options *o, bl_err *err) {
                                                        ? 0
                                                        : BL_MAX(o->max_partial_prefills, 1u)};
     bl_sched_memory memory = {e, mem_start, mem_reserve, mem_release};
+    init_histograms(&e->stats);
     bl_lease_options_init(&e->leases);
     if (o->admission_timeout_ms > 0) {
         e->leases.admission_ms = o->admission_timeout_ms;
@@ -525,7 +535,7 @@ bl_code bl_batch_open(bl_engine *e, const bl_engine_options *o, bl_err *err) {
     if (!e->wanted || !e->wanted_rows) {
         BL_FAIL(err, BL_ENOMEM, "out of memory for a step of %u rows", l->max_rows);
     }
-    count_cache_locked(e); /* nobody else is there yet */
+    count_cache_locked(e);                                        /* nobody else is there yet */
     BL_ASSERT(bl_kv_pool_can_ever_fit(e->pool, l->kv.n_context)); /* the scheduler counts on it */
     return BL_OK;
 }

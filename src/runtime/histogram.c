@@ -1,12 +1,15 @@
-/* Histograms of durations for the engine's statistics (bl.h). */
+/* Histograms of durations (bl.h). */
+#include "base/base.h"
 #include "bl/bl.h"
 
-const double bl_histogram_bounds[BL_HISTOGRAM_BOUNDS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
-                                                         0.5,   1,      2.5,   5,    10,    25,   60,  120};
+void bl_histogram_init(bl_histogram *h, const double *bounds, uint32_t n_bounds) {
+    BL_ASSERT(n_bounds <= BL_HISTOGRAM_MAX_BOUNDS);
+    *h = (bl_histogram){.bounds = bounds, .n_bounds = n_bounds};
+}
 
 void bl_histogram_add(bl_histogram *h, double seconds) {
-    unsigned i = 0;
-    while (i < BL_HISTOGRAM_BOUNDS && seconds > bl_histogram_bounds[i]) {
+    uint32_t i = 0;
+    while (i < h->n_bounds && seconds > h->bounds[i]) {
         i++;
     }
     h->counts[i]++;

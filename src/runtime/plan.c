@@ -248,47 +248,16 @@ bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometr
 
 /* ---- what there is ----------------------------------------------------------------------------------- */
 
-/* Unsigned decimal at s; false when there is none or it does not fit. */
-static bool read_number(const char *s, uint64_t *ret) {
-    uint64_t v = 0;
-    if (*s < '0' || *s > '9') {
-        return false;
-    }
-    for (; *s >= '0' && *s <= '9'; s++) {
-        if (!bl_mul_u64(v, 10, &v) || !bl_add_u64(v, (uint64_t)(*s - '0'), &v)) {
-            return false;
-        }
-    }
-    *ret = v;
-    return true;
-}
-
-/* The number behind `key` (or at the start when key is "") of a small text file. */
-static bool read_field(const char *path, const char *key, uint64_t *ret) {
-    bl_buf b;
-    bool ok = false;
-    if (bl_file_read(path, (size_t)64 << 10, &b, NULL) == BL_OK) {
-        const char *at = strstr(bl_buf_str(&b), key);
-        if (at) {
-            at += strlen(key);
-            at += strspn(at, " \t");
-            ok = read_number(at, ret);
-        }
-    }
-    bl_buf_done(&b);
-    return ok;
-}
-
 uint64_t bl_plan_available_bytes(void) {
     uint64_t available = 0, kib, limit, used;
-    if (read_field("/proc/meminfo", "MemAvailable:", &kib)) {
+    if (bl_file_read_number("/proc/meminfo", "MemAvailable:", &kib)) {
         available = kib << 10;
     }
     /* Control groups, version 2 and 1; "max" is no number and means no limit. */
-    if ((read_field("/sys/fs/cgroup/memory.max", "", &limit) &&
-         read_field("/sys/fs/cgroup/memory.current", "", &used)) ||
-        (read_field("/sys/fs/cgroup/memory/memory.limit_in_bytes", "", &limit) &&
-         read_field("/sys/fs/cgroup/memory/memory.usage_in_bytes", "", &used))) {
+    if ((bl_file_read_number("/sys/fs/cgroup/memory.max", "", &limit) &&
+         bl_file_read_number("/sys/fs/cgroup/memory.current", "", &used)) ||
+        (bl_file_read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes", "", &limit) &&
+         bl_file_read_number("/sys/fs/cgroup/memory/memory.usage_in_bytes", "", &used))) {
         uint64_t left = limit > used ? limit - used : 1;
         available = available == 0 ? left : BL_MIN(available, left);
     }

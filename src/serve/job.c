@@ -164,7 +164,7 @@ static void job_finish(bl_job *job, int status) {
     if (status == 200) {
         double seconds = (double)(bl_clock_mono_ns() - job->start_ns) / 1e9;
         s->mean_job_s += (seconds - s->mean_job_s) * 0.2;
-        bl_metrics_observe(&s->metrics.duration, seconds);
+        bl_histogram_add(&s->metrics.duration, seconds);
     }
     job->x = NULL;
     job_free(job);
@@ -562,9 +562,9 @@ static void time_token(bl_job *job, const bl_event *ev) {
     if (job->first_token_ns == 0) {
         job->first_token_ns = now_ns;
         job->n_cached = ev->n_cached;
-        bl_metrics_observe(&job->s->metrics.ttft, (double)(now_ns - job->body_ns) / 1e9);
+        bl_histogram_add(&job->s->metrics.ttft, (double)(now_ns - job->body_ns) / 1e9);
     } else if (!job->waited) {
-        bl_metrics_observe(&job->s->metrics.token_gap, (double)(now_ns - job->last_token_ns) / 1e9);
+        bl_histogram_add(&job->s->metrics.token_gap, (double)(now_ns - job->last_token_ns) / 1e9);
     }
     job->last_token_ns = now_ns;
 }
@@ -613,7 +613,7 @@ static void take_end(bl_job *job, const bl_event *ev) {
     job->queue_ns = ev->queue_ns;
     job->max_gap_ns = ev->max_gap_ns;
     job->n_preempted = ev->n_preempted;
-    bl_metrics_observe(&job->s->metrics.queue, (double)ev->queue_ns / 1e9);
+    bl_histogram_add(&job->s->metrics.queue, (double)ev->queue_ns / 1e9);
     if (ev->finish == BL_FINISH_CANCELLED) {
         bl_openai_error e;
         (void)bl_openai_refuse(&e, 503, "shutting_down", NULL, "the server is shutting down");

@@ -1,13 +1,11 @@
 #include "serve/metrics.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/base.h"
-#include "base/os.h"
+#include "base/file.h"
 
 /* Answers begin within some 10 ms on a small model and within a minute behind a full queue. */
 static const double wait_bounds[] = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120};
@@ -21,13 +19,6 @@ static const double duration_bounds[] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,  
 static const int statuses[] = {0,   200, 204, 400, 401, 403, 404, 405, 408, 411, 413,
                                414, 415, 417, 429, 431, 499, 500, 501, 503, 505};
 _Static_assert(BL_COUNTOF(statuses) <= BL_METRICS_MAX_STATUS, "a column for each status");
-_Static_assert(BL_HISTOGRAM_BOUNDS <= BL_METRICS_MAX_BUCKETS, "an engine's histogram fits");
-_Static_assert(BL_COUNTOF(gap_bounds) <= BL_METRICS_MAX_BUCKETS, "a bucket for each bound");
-
-#define HISTOGRAM(list)                                                                                      \
-    (bl_metrics_histogram) {                                                                                 \
-        .bounds = (list), .n_bounds = BL_COUNTOF(list)                                                       \
-    }
 
 void bl_metrics_init(bl_metrics *m, const char *const *routes, uint32_t n_routes) {
     BL_ASSERT(n_routes <= BL_METRICS_MAX_ROUTES);
@@ -36,9 +27,10 @@ void bl_metrics_init(bl_metrics *m, const char *const *routes, uint32_t n_routes
         m->routes[i] = routes[i];
     }
     m->n_routes = n_routes;
-    m->ttft = m->queue = HISTOGRAM(wait_bounds);
-    m->token_gap = HISTOGRAM(gap_bounds);
-    m->duration = HISTOGRAM(duration_bounds);
+    bl_histogram_init(&m->ttft, wait_bounds, BL_COUNTOF(wait_bounds));
+    bl_histogram_init(&m->queue, wait_bounds, BL_COUNTOF(wait_bounds));
+    bl_histogram_init(&m->token_gap, gap_bounds, BL_COUNTOF(gap_bounds));
+    bl_histogram_init(&m->duration, duration_bounds, BL_COUNTOF(duration_bounds));
 }
 
 void bl_metrics_request(bl_metrics *m, uint32_t route, int status) {
@@ -50,37 +42,14 @@ void bl_metrics_request(bl_metrics *m, uint32_t route, int status) {
     m->requests[route][at]++;
 }
 
-void bl_metrics_observe(bl_metrics_histogram *h, double seconds) {
-    uint32_t i = 0;
-    while (i < h->n_bounds && seconds > h->bounds[i]) {
-        i++;
-    }
-    h->counts[i]++;
-    h->n++;
-    h->sum += seconds;
-}
-
 const char *bl_metrics_stage_name(bl_metrics_stage s) {
     static const char *const names[BL_STAGE__MAX] = {"pre_engine", "prefill", "decode"};
     return names[s];
 }
 
 uint64_t bl_metrics_resident_bytes(void) {
-    char text[128];
-    int fd = bl_os.open("/proc/self/statm", O_RDONLY | O_CLOEXEC, 0);
-    if (fd < 0) {
-        return 0;
-    }
-    ssize_t n = bl_os.read(fd, text, sizeof text - 1);
-    (void)bl_os.close(fd);
-    text[n > 0 ? n : 0] = '\0';
-    uint64_t pages = 0; /* the second number */
-    const char *p = strchr(text, ' ');
-    for (p = p ? p + 1 : ""; *p >= '0' && *p <= '9' && pages < UINT64_MAX / 16; p++) {
-        pages = pages * 10 + (uint64_t)(*p - '0');
-    }
-    long page = sysconf(_SC_PAGESIZE);
-    return page > 0 && pages < UINT64_MAX / (uint64_t)page ? pages * (uint64_t)page : 0;
+    uint64_t kib = 0;
+    return bl_file_read_number("/proc/self/status", "VmRSS:", &kib) ? kib << 10 : 0;
 }
 
 /* ---- the text form ---- */
@@ -106,8 +75,7 @@ static bl_code label(bl_buf *b, const char *text, bl_err *err) {
     return BL_OK;
 }
 
-static bl_code histogram(bl_buf *b, const char *name, const char *help, const bl_metrics_histogram *h,
-                         bl_err *err) {
+static bl_code histogram(bl_buf *b, const char *name, const char *help, const bl_histogram *h, bl_err *err) {
     uint64_t sum = 0;
     BL_TRY(head(b, name, "histogram", help, err));
     for (uint32_t i = 0; i < h->n_bounds; i++) {
@@ -118,16 +86,7 @@ static bl_code histogram(bl_buf *b, const char *name, const char *help, const bl
     return bl_buf_printf(b, err,
                          "darkbloom_%s_bucket{le=\"+Inf\"} %" PRIu64 "\ndarkbloom_%s_sum %.9g\n"
                          "darkbloom_%s_count %" PRIu64 "\n",
-                         name, h->n, name, h->sum, name, h->n);
-}
-
-/* One of the engine's. */
-static bl_code engine_histogram(bl_buf *b, const char *name, const char *help, const bl_histogram *h,
-                                bl_err *err) {
-    bl_metrics_histogram m = {
-        .bounds = bl_histogram_bounds, .n_bounds = BL_HISTOGRAM_BOUNDS, .n = h->n, .sum = h->sum_s};
-    memcpy(m.counts, h->counts, sizeof h->counts);
-    return histogram(b, name, help, &m, err);
+                         name, h->n, name, h->sum_s, name, h->n);
 }
 
 static bl_code write_requests(const bl_metrics *m, bl_buf *b, bl_err *err) {
@@ -176,13 +135,13 @@ static bl_code write_engine(const bl_metrics_view *v, bl_buf *b, bl_err *err) {
                          "darkbloom_engine_requests_total{outcome=\"failed\"} %" PRIu64 "\n"
                          "darkbloom_engine_requests_total{outcome=\"cancelled\"} %" PRIu64 "\n",
                          e->n_finished, e->n_failed, e->n_cancelled));
-    BL_TRY(engine_histogram(b, "engine_queue_seconds", "From submit to the start, of all requests.",
-                            &e->queue, err));
-    BL_TRY(engine_histogram(b, "engine_time_to_first_token_seconds", "From submit to the first token.",
-                            &e->ttft, err));
-    BL_TRY(engine_histogram(b, "engine_inter_token_seconds", "Between two tokens of a request.",
-                            &e->token_gap, err));
-    return engine_histogram(b, "engine_step_seconds", "Of the engine's steps.", &e->step, err);
+    BL_TRY(
+        histogram(b, "engine_queue_seconds", "From submit to the start, of all requests.", &e->queue, err));
+    BL_TRY(
+        histogram(b, "engine_time_to_first_token_seconds", "From submit to the first token.", &e->ttft, err));
+    BL_TRY(
+        histogram(b, "engine_inter_token_seconds", "Between two tokens of a request.", &e->token_gap, err));
+    return histogram(b, "engine_step_seconds", "Of the engine's steps.", &e->step, err);
 }
 
 static bl_code write_memory(const bl_metrics_view *v, bl_buf *b, bl_err *err) {

@@ -14,19 +14,9 @@
 #include "base/buf.h"
 #include "bl/bl.h"
 
-#define BL_METRICS_MAX_ROUTES  16
-#define BL_METRICS_MAX_STATUS  32
-#define BL_METRICS_MAX_BUCKETS 20
-#define BL_METRICS_MAX_BYTES   (256u << 10)
-
-typedef struct {
-    const double *bounds; /* ascending, in seconds; static */
-    uint32_t n_bounds;
-    uint64_t
-        counts[BL_METRICS_MAX_BUCKETS + 1]; /* of one bucket each, the last of what is above all bounds */
-    uint64_t n;
-    double sum;
-} bl_metrics_histogram;
+#define BL_METRICS_MAX_ROUTES 16
+#define BL_METRICS_MAX_STATUS 32
+#define BL_METRICS_MAX_BYTES  (256u << 10)
 
 /* How far a request was when its client left. */
 typedef enum {
@@ -41,7 +31,7 @@ typedef struct {
     uint32_t n_routes;
     uint64_t requests[BL_METRICS_MAX_ROUTES][BL_METRICS_MAX_STATUS];
     uint64_t cancelled[BL_STAGE__MAX];
-    bl_metrics_histogram ttft, token_gap, queue, duration;
+    bl_histogram ttft, token_gap, queue, duration;
     uint64_t n_keep_alives;
     uint64_t n_wakes, n_pulls; /* wake-ups of the loop for jobs, and jobs looked at in them */
 } bl_metrics;
@@ -59,7 +49,6 @@ typedef struct {
 
 void bl_metrics_init(bl_metrics *m, const char *const *routes, uint32_t n_routes);
 void bl_metrics_request(bl_metrics *m, uint32_t route, int status);
-void bl_metrics_observe(bl_metrics_histogram *h, double seconds);
 const char *bl_metrics_stage_name(bl_metrics_stage s);
 
 bl_code bl_metrics_write(const bl_metrics *m, const bl_metrics_view *v, bl_buf *ret,

@@ -9,6 +9,7 @@ static const char *const routes[] = {"-", "/v1/chat/completions", "/v1/models/{i
 static char *text_of(const bl_metrics *m, const char *model) {
     bl_buf b;
     bl_err err;
+    static const double bounds[] = {0.01, 0.025, 0.05, 1, 120}; /* the engine brings its own */
     bl_metrics_view v = {.version = "1.2", .model = model, .start_s = 1700000000, .resident_bytes = 4096};
     v.engine.running = 3;
     v.engine.n_output_tokens = 77;
@@ -16,6 +17,7 @@ static char *text_of(const bl_metrics *m, const char *model) {
     v.engine.n_preempted = 5;
     v.engine.cache_hits = 6;
     v.engine.step_age_ns = 1500000000;
+    bl_histogram_init(&v.engine.step, bounds, BL_COUNTOF(bounds));
     bl_histogram_add(&v.engine.step, 0.02);
     bl_histogram_add(&v.engine.step, 500);
     v.kv_storage = "paged";
@@ -92,7 +94,7 @@ static void test_histograms(void **state) {
     /* on a bound counts below it; beyond the last there is +Inf */
     static const double seconds[] = {0, 0.005, 0.0051, 0.3, 120, 1e6};
     for (size_t i = 0; i < BL_COUNTOF(seconds); i++) {
-        bl_metrics_observe(&m.ttft, seconds[i]);
+        bl_histogram_add(&m.ttft, seconds[i]);
     }
     char *text = text_of(&m, "m");
     expo_parse(&e, text);
