@@ -56,12 +56,12 @@ uint32_t bl_kv_max_tiles(const bl_kv_geometry *g, uint32_t layer) {
     return BL_MIN(all, tiles_for((uint64_t)g->max_rows + window - 1) + 1);
 }
 
-static uint64_t layer_tile_bytes(const bl_kv_geometry *g, uint32_t layer) {
+uint64_t bl_kv_layer_tile_bytes(const bl_kv_geometry *g, uint32_t layer) {
     return bl_kv_tile_bytes(g->layers[layer].n_kv_heads, g->layers[layer].head_dim, g->f32);
 }
 
 uint64_t bl_kv_tile_cost(const bl_kv_geometry *g, uint32_t layer) {
-    return bl_pages_round(layer_tile_bytes(g, layer));
+    return bl_pages_round(bl_kv_layer_tile_bytes(g, layer));
 }
 
 uint64_t bl_kv_seq_bytes(const bl_kv_geometry *g, uint32_t n_positions) {
@@ -107,7 +107,7 @@ uint64_t bl_kv_state_bytes(const bl_kv_geometry *g) {
 uint64_t bl_kv_bytes_per_token(const bl_kv_geometry *g) {
     uint64_t n = 0;
     for (uint32_t i = 0; i < g->n_layers; i++) {
-        n += layer_tile_bytes(g, i) / BL_KV_TILE;
+        n += bl_kv_layer_tile_bytes(g, i) / BL_KV_TILE;
     }
     return n;
 }
@@ -156,16 +156,9 @@ static void give_back(bl_kv_seq *s, uint32_t layer, uint32_t k) {
 static bl_code lay_out(bl_kv_pool *p, uint64_t capacity, bl_err *err) {
     const bl_kv_geometry *g = &p->g;
     for (uint32_t i = 0; i < g->n_layers; i++) {
-        uint64_t bytes = layer_tile_bytes(g, i);
-        uint32_t c = 0;
-        while (c < p->n_classes && p->sizes[c].tile_bytes != bytes) {
-            c++;
-        }
+        uint32_t c = bl_tile_size_place(p->sizes, &p->n_classes, MAX_CLASSES, bl_kv_layer_tile_bytes(g, i));
         if (c == MAX_CLASSES) {
             BL_FAIL(err, BL_ENOTSUP, "key/value storage: layers of more than %u shapes", MAX_CLASSES);
-        }
-        if (c == p->n_classes) {
-            p->sizes[p->n_classes++].tile_bytes = bytes;
         }
         p->places[i] = (layer_place){c, p->per_slot[c], bl_kv_max_tiles(g, i), bl_kv_tile_cost(g, i)};
         uint64_t n = (uint64_t)p->per_slot[c] + p->places[i].n_tiles;

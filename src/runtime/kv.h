@@ -44,6 +44,8 @@ typedef struct {
 
 /* Tiles that a layer of one sequence holds at most. */
 uint32_t bl_kv_max_tiles(const bl_kv_geometry *g, uint32_t layer);
+/* Bytes of one tile of a layer. */
+uint64_t bl_kv_layer_tile_bytes(const bl_kv_geometry *g, uint32_t layer);
 /* What one tile of a layer takes from the budget: its bytes in whole pages. */
 uint64_t bl_kv_tile_cost(const bl_kv_geometry *g, uint32_t layer);
 /* Bytes of the tiles of one sequence of n positions at the moment it holds most; states not counted.

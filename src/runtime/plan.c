@@ -221,8 +221,7 @@ bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometr
     r.kv_bytes_per_token = bl_kv_bytes_per_token(kv);
     for (uint32_t i = 0; i < kv->n_layers; i++) {
         const bl_kv_layer *l = &kv->layers[i];
-        r.kv_growing_bytes +=
-            l->window > 0 ? 0 : bl_kv_tile_bytes(l->n_kv_heads, l->head_dim, kv->f32) / BL_KV_TILE;
+        r.kv_growing_bytes += l->window > 0 ? 0 : bl_kv_layer_tile_bytes(kv, i) / BL_KV_TILE;
     }
     BL_TRY(bl_kv_pool_bytes(kv, &r.kv_bytes, err));
     r.kv_seq_bytes = bl_kv_seq_bytes(kv, kv->n_context);

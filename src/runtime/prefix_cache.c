@@ -82,17 +82,11 @@ static bool find_sizes(const bl_kv_geometry *g, uint64_t max_bytes, bl_tile_size
                        uint32_t *ret_n, uint32_t *size_of) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < g->n_layers; i++) {
-        uint64_t bytes = bl_kv_tile_bytes(g->layers[i].n_kv_heads, g->layers[i].head_dim, g->f32);
-        uint32_t k = 0;
-        while (k < n && sizes[k].tile_bytes != bytes) {
-            k++;
-        }
-        if (k + 1 == BL_TILES_MAX_SIZES) {
+        uint32_t k = bl_tile_size_place(sizes, &n, BL_TILES_MAX_SIZES - 1, bl_kv_layer_tile_bytes(g, i));
+        if (k == BL_TILES_MAX_SIZES - 1) {
             return false;
         }
-        if (k == n) {
-            sizes[n++] = (bl_tile_size){bytes, max_bytes / bl_pages_round(bytes)};
-        }
+        sizes[k].n_tiles = max_bytes / bl_kv_tile_cost(g, i);
         if (size_of) {
             size_of[i] = k;
         }
@@ -490,7 +484,7 @@ static uint64_t groups_held(const bl_prefix_cache *c, const storing *w, uint32_t
 
 static void copy_tile(const bl_prefix_cache *c, const storing *w, uint32_t i, uint32_t l, uint32_t k) {
     memcpy(bl_tiles_at(c->tiles, c->size_of[l], tiles_of(c, i)[l] - 1), bl_kv_seq_tile(w->s, l, k),
-           (size_t)bl_kv_tile_bytes(c->g.layers[l].n_kv_heads, c->g.layers[l].head_dim, c->g.f32));
+           (size_t)bl_kv_layer_tile_bytes(&c->g, l));
 }
 
 /* Copies tile k of these groups' layers to a node that has none of them. All or nothing. */
@@ -677,9 +671,8 @@ uint32_t bl_prefix_cache_load(bl_prefix_cache *c, uint64_t tenant, const int32_t
             if (to) {
                 uint32_t tile = tiles_of(c, i)[l];
                 BL_ASSERT(tile > 0);
-                memcpy(
-                    to, bl_tiles_at(c->tiles, c->size_of[l], tile - 1),
-                    (size_t)bl_kv_tile_bytes(c->g.layers[l].n_kv_heads, c->g.layers[l].head_dim, c->g.f32));
+                memcpy(to, bl_tiles_at(c->tiles, c->size_of[l], tile - 1),
+                       (size_t)bl_kv_layer_tile_bytes(&c->g, l));
             }
         }
     }

@@ -35,6 +35,17 @@ struct bl_tiles {
     bl_pages memory, books;
 };
 
+uint32_t bl_tile_size_place(bl_tile_size *sizes, uint32_t *n, uint32_t max, uint64_t tile_bytes) {
+    uint32_t k = 0;
+    while (k < *n && sizes[k].tile_bytes != tile_bytes) {
+        k++;
+    }
+    if (k == *n && k < max) {
+        sizes[(*n)++] = (bl_tile_size){.tile_bytes = tile_bytes};
+    }
+    return k;
+}
+
 static void push(tile_class *c, tile_list *l, uint32_t tile) {
     c->links[tile] = (tile_link){.next = l->newest};
     if (l->newest > 0) {

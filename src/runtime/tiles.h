@@ -18,6 +18,9 @@ typedef struct {
     uint64_t n_tiles;    /* addresses for so many */
 } bl_tile_size;
 
+/* The place of a tile size in a list of them, which takes it on when it is new; `max` when that is full. */
+uint32_t bl_tile_size_place(bl_tile_size *sizes, uint32_t *n, uint32_t max, uint64_t tile_bytes);
+
 typedef struct {
     uint64_t capacity, committed, held; /* whole pages */
     uint64_t in_use;                    /* what is held, to the byte */
