@@ -4,11 +4,11 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 #include "base/base.h"
 #include "base/log.h"
+#include "base/words.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "serve/serve.h"
@@ -245,17 +245,6 @@ static bl_code open_chat(loaded *m, bl_err *err) {
     return rc;
 }
 
-/* A kill switch speaks only one way: off. */
-static bool says_off(const char *v) {
-    static const char *const words[] = {"0", "false", "no", "off"};
-    for (size_t i = 0; v && i < BL_COUNTOF(words); i++) {
-        if (strcasecmp(v, words[i]) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void batch_options(const start_args *a, bl_engine_options *o) {
     o->max_queue = a->max_queue;
     o->max_concurrent = a->max_concurrent;
@@ -266,7 +255,7 @@ static void batch_options(const start_args *a, bl_engine_options *o) {
     o->max_partial_prefills = a->max_partial > 0 ? a->max_partial : UINT32_MAX;
     o->attn_query_block = a->query_block;
     o->kv_storage = (bl_kv_choice)a->kv_storage;
-    o->kv_paged_disabled = says_off(a->paged_switch);
+    o->kv_paged_disabled = bl_word_is_off(a->paged_switch);
     o->kv_bytes = a->kv_bytes;
     o->prefix_cache_bytes = a->prefix_cache == 1        ? 0
                             : a->prefix_cache_bytes > 0 ? a->prefix_cache_bytes

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/words.h"
 #include "formats/names.h"
 
 /* ---- reasons ------------------------------------------------------------------------------------------- */
@@ -75,55 +76,14 @@ const bl_mtp_reason_info *bl_mtp_reason_get(bl_mtp_reason r) {
 
 /* ---- words --------------------------------------------------------------------------------------------- */
 
-static bool is_space(char c) {
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
-static bool is_blank(const char *s) {
-    for (; s && *s; s++) {
-        if (!is_space(*s)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* s is the lower-case word, in any case, with white space around it. The locale has no say. */
-static bool is_word(const char *s, const char *word) {
-    while (is_space(*s)) {
-        s++;
-    }
-    for (; *word; s++, word++) {
-        char c = *s >= 'A' && *s <= 'Z' ? (char)(*s - 'A' + 'a') : *s;
-        if (c != *word) {
-            return false;
-        }
-    }
-    return is_blank(s);
-}
-
-static bool is_one_of(const char *s, const char *const *words, size_t n) {
-    for (size_t i = 0; s && i < n; i++) {
-        if (is_word(s, words[i])) {
-            return true;
-        }
-    }
-    return false;
-}
-
-bool bl_mtp_is_killed(const char *value) {
-    static const char *const words[] = {"0", "false", "no", "off"};
-    return is_one_of(value, words, BL_COUNTOF(words));
-}
-
 bool bl_mtp_family_embeds(const char *model_type) {
     static const char *const words[] = {"qwen3_5", "qwen3_5_moe"};
-    return is_one_of(model_type, words, BL_COUNTOF(words));
+    return bl_word_is_one_of(model_type, words, BL_COUNTOF(words));
 }
 
 bool bl_mtp_family_assists(const char *model_type) {
     static const char *const words[] = {"gemma4", "gemma4_text"};
-    return is_one_of(model_type, words, BL_COUNTOF(words));
+    return bl_word_is_one_of(model_type, words, BL_COUNTOF(words));
 }
 
 static const char *const mode_names[BL_MTP_MODE__MAX] = {
@@ -186,7 +146,7 @@ static void decide_embedded(const bl_mtp_inspection *i, bl_mtp_decision *d) {
 static void decide_external(const bl_mtp_request *r, bl_mtp_decision *d) {
     if (!bl_mtp_family_embeds(r->model_type) && !bl_mtp_family_assists(r->model_type)) {
         d->reason = BL_MTP_TARGET_UNSUPPORTED;
-    } else if (!is_blank(r->drafter_path)) {
+    } else if (!bl_word_is_blank(r->drafter_path)) {
         d->source = BL_MTP_SOURCE_LOCAL;
         d->reason = BL_MTP_ASSISTANT_LOAD_FAILED;
         snprintf(

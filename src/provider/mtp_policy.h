@@ -76,10 +76,6 @@ typedef enum { BL_MTP_MODE_AUTO, BL_MTP_MODE_ON, BL_MTP_MODE_OFF, BL_MTP_MODE__M
 bl_code bl_mtp_mode_parse(const char *s, bl_mtp_mode *ret, bl_err *err) BL_MUST_CHECK;
 const char *bl_mtp_mode_name(bl_mtp_mode m);
 
-/* The value of DARKBLOOM_CBV2_MTP (NULL when unset): true when it switches drafting off, whatever the mode.
- * 0, false, no and off do, in any case and with white space around; everything else leaves it to the mode. */
-bool bl_mtp_is_killed(const char *value);
-
 /* ---- the decision -------------------------------------------------------------------------------------- */
 
 /* Families by config.json's model_type: any case, white space around it ignored. NULL and blank are none. */
@@ -89,7 +85,7 @@ bool bl_mtp_family_assists(const char *model_type); /* gemma4: takes a head that
 /* All pointers are borrowed. */
 typedef struct {
     bl_mtp_mode mode;
-    bool killed;            /* bl_mtp_is_killed */
+    bool killed;            /* DARKBLOOM_CBV2_MTP: bl_word_is_off */
     bool stopping;          /* the program is shutting down */
     const char *model_type; /* the target's; probe.model_type, unless the caller knows better; may be NULL */
     const char *dir;        /* the target's folder; NULL when it has none (a GGUF file) */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/words.h"
 #include "provider/mtp_policy.h"
 
 /* ---- the matrix ---- */
@@ -272,12 +273,12 @@ static void test_kill_switch(void **state) {
     static const char *const not [] = {"",       " ",  "1",   "true", "yes", "on",   "00", "0.0",
                                        "falsey", "of", "o f", "offf", "-0",  "null", "n",  "f"};
     for (size_t i = 0; i < BL_COUNTOF(kills); i++) {
-        assert_true(bl_mtp_is_killed(kills[i]));
+        assert_true(bl_word_is_off(kills[i]));
     }
     for (size_t i = 0; i < BL_COUNTOF(not ); i++) {
-        assert_false(bl_mtp_is_killed(not [i]));
+        assert_false(bl_word_is_off(not [i]));
     }
-    assert_false(bl_mtp_is_killed(NULL));
+    assert_false(bl_word_is_off(NULL));
 }
 
 static void test_families(void **state) {
