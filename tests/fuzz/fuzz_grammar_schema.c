@@ -18,11 +18,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     bl_code rc = bl_grammar_from_json_schema(s, data[0] & 1, &g, &err);
     json_decref(s);
-    if (rc == BL_OK) {
-        fuzz_walk(g, fuzz_seed(data, size));
-        bl_grammar_unref(g);
-    } else {
-        BL_ASSERT(!g && err.msg[0] && rc != BL_EINTERNAL);
-    }
+    fuzz_judge(rc, g, &err, data, size);
     return 0;
 }

@@ -56,4 +56,16 @@ static inline uint64_t fuzz_seed(const uint8_t *data, size_t size) {
     return h;
 }
 
+/* What compiling gave: an automaton along which one can always go on, or an error that is not ours and has a
+ * message. */
+static inline void fuzz_judge(bl_code rc, bl_grammar *g, const bl_err *err, const uint8_t *data,
+                              size_t size) {
+    if (rc == BL_OK) {
+        fuzz_walk(g, fuzz_seed(data, size));
+        bl_grammar_unref(g);
+    } else {
+        BL_ASSERT(!g && err->msg[0] && rc != BL_EINTERNAL);
+    }
+}
+
 #endif

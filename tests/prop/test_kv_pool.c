@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 
 #include "base/base.h"
+#include "base/file.h"
 #include "base/os.h"
 #include "base/rng.h"
 #include "runtime/kv.h"
@@ -587,12 +588,9 @@ static void test_pages_are_touched_where_they_cannot_be_populated(void **state) 
 }
 
 static uint64_t resident_bytes(void) {
-    unsigned long long all = 0, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    assert_non_null(f);
-    assert_int_equal(fscanf(f, "%llu %llu", &all, &resident), 2);
-    fclose(f);
-    return resident * 4096;
+    uint64_t kib = 0;
+    assert_true(bl_file_read_number("/proc/self/status", "VmRSS:", &kib));
+    return kib << 10;
 }
 
 /* 16 GiB of pool on any machine: what is not used takes nothing, and what was let go of is really gone once

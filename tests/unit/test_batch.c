@@ -11,6 +11,7 @@
 #include "base/base.h"
 #include "base/clock.h"
 #include "bl/bl.h"
+#include "engine_calls.h"
 #include "tiny_model.h"
 
 #define MAX_PROMPT 4000u
@@ -35,15 +36,6 @@ static bl_engine_options options(uint32_t n_concurrent) {
     return o;
 }
 
-static bl_engine *open_engine(const bl_engine_options *o) {
-    bl_engine *e = NULL;
-    bl_err err = {0};
-    if (bl_engine_open(o, &e, &err) != BL_OK) {
-        fail_msg("%s", err.msg);
-    }
-    return e;
-}
-
 static bl_request greedy(uint32_t n_prompt, uint32_t max_tokens) {
     bl_request r;
     bl_request_init(&r);
@@ -52,23 +44,6 @@ static bl_request greedy(uint32_t n_prompt, uint32_t max_tokens) {
     r.max_tokens = max_tokens;
     r.sampling.temperature = 0.0f;
     return r;
-}
-
-static bl_session *submit(bl_engine *e, const bl_request *r) {
-    bl_session *s = NULL;
-    bl_err err = {0};
-    if (bl_session_submit(e, r, &s, &err) != BL_OK) {
-        fail_msg("%s", err.msg);
-    }
-    return s;
-}
-
-static bl_event next_event(bl_session *s) {
-    bl_event ev;
-    bool got = false;
-    assert_int_equal(bl_session_next(s, 60000, &ev, &got, NULL), BL_OK);
-    assert_true(got);
-    return ev;
 }
 
 static bl_event drain(bl_session *s) {

@@ -2,7 +2,6 @@
 #include "cmocka_all.h"
 
 #include <fcntl.h>
-#include <ftw.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,52 +17,7 @@
 #include "formats/json.h"
 #include "formats/limits.h"
 #include "match.h"
-
-/* ---- a scratch folder per test; the checkpoint is its subfolder "m" ---- */
-
-static char root[64];
-
-static const char *at(const char *file) {
-    static char path[4][512];
-    static unsigned turn;
-    turn = (turn + 1) % 4;
-    snprintf(path[turn], sizeof path[0], "%s/%s", root, file);
-    return path[turn];
-}
-
-static void write_bytes(const char *file, const void *data, size_t n) {
-    assert_int_equal(bl_file_write_atomic(at(file), data, n, NULL), BL_OK);
-}
-
-static void write_text(const char *file, const char *text) {
-    write_bytes(file, text, strlen(text));
-}
-
-static void make_dir(const char *dir) {
-    assert_int_equal(bl_file_make_dirs(at(dir), NULL), BL_OK);
-}
-
-static int make_root(void **state) {
-    (void)state;
-    snprintf(root, sizeof root, "/tmp/bl_ckpt.XXXXXX");
-    if (!mkdtemp(root)) {
-        return -1;
-    }
-    make_dir("m");
-    return 0;
-}
-
-static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw) {
-    (void)st;
-    (void)flag;
-    (void)ftw;
-    return remove(path);
-}
-
-static int remove_root(void **state) {
-    (void)state;
-    return nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
-}
+#include "scratch_folder.h"
 
 /* A safetensors file with tensors of 4 bytes, their names a comma-separated list. */
 static void write_shard(const char *file, const char *names) {

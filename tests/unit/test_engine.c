@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "bl/bl.h"
 #include "formats/safetensors.h"
+#include "engine_calls.h"
 #include "tiny_model.h"
 
 #define MAX_IDS 512
@@ -38,15 +39,6 @@ static bl_engine_options options_for(const char *path) {
     return o;
 }
 
-static bl_engine *open_engine(const bl_engine_options *o) {
-    bl_engine *e = NULL;
-    bl_err err = {0};
-    if (bl_engine_open(o, &e, &err) != BL_OK) {
-        fail_msg("%s", err.msg);
-    }
-    return e;
-}
-
 static bl_request greedy(uint32_t n) {
     bl_request r;
     bl_request_init(&r);
@@ -55,23 +47,6 @@ static bl_request greedy(uint32_t n) {
     r.max_tokens = n;
     r.sampling.temperature = 0.0f;
     return r;
-}
-
-static bl_session *submit(bl_engine *e, const bl_request *r) {
-    bl_session *s = NULL;
-    bl_err err = {0};
-    if (bl_session_submit(e, r, &s, &err) != BL_OK) {
-        fail_msg("%s", err.msg);
-    }
-    return s;
-}
-
-static bl_event next_event(bl_session *s) {
-    bl_event ev;
-    bool got = false;
-    assert_int_equal(bl_session_next(s, 60000, &ev, &got, NULL), BL_OK);
-    assert_true(got);
-    return ev;
 }
 
 /* Reads to the end and frees. */

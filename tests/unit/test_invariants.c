@@ -9,6 +9,7 @@
 
 #include "base/base.h"
 #include "bl/bl.h"
+#include "engine_calls.h"
 
 #define FIXTURES  BL_SOURCE_DIR "/tests/fixtures/tiny/"
 #define N_ASKED   4u
@@ -42,19 +43,8 @@ static bl_engine_options options(const char *path) {
     return o;
 }
 
-static bl_engine *open_engine(const bl_engine_options *o) {
-    bl_engine *e = NULL;
-    bl_err err = {0};
-    if (bl_engine_open(o, &e, &err) != BL_OK) {
-        fail_msg("%s", err.msg);
-    }
-    return e;
-}
-
-static bl_session *submit(bl_engine *e, const int32_t *ids, uint32_t n, const int32_t *stop) {
+static bl_session *ask(bl_engine *e, const int32_t *ids, uint32_t n, const int32_t *stop) {
     bl_request r;
-    bl_session *s = NULL;
-    bl_err err = {0};
     bl_request_init(&r);
     r.prompt = ids;
     r.n_prompt = n;
@@ -64,19 +54,13 @@ static bl_session *submit(bl_engine *e, const int32_t *ids, uint32_t n, const in
     r.sampling.temperature = 0.0f;
     r.hash_prompt = false;
     r.logit_hash = true;
-    if (bl_session_submit(e, &r, &s, &err) != BL_OK) {
-        fail_msg("%s", err.msg);
-    }
-    return s;
+    return submit(e, &r);
 }
 
 static void drain(bl_session *s, answer *a) {
     memset(a, 0, sizeof *a);
     for (;;) {
-        bl_event ev;
-        bool got = false;
-        assert_int_equal(bl_session_next(s, 60000, &ev, &got, NULL), BL_OK);
-        assert_true(got);
+        bl_event ev = next_event(s);
         if (ev.kind != BL_EVENT_TOKEN) {
             assert_int_equal(ev.kind, BL_EVENT_FINISHED);
             a->end = ev;
@@ -96,7 +80,7 @@ static void ask_on_schedule(bl_engine *e, const uint32_t *at_us, answer *a) {
     for (uint32_t i = 0; i < N_ASKED; i++) {
         fill(ids[i], N_PROMPT, i);
         usleep(i > 0 ? at_us[i] - at_us[i - 1] : 0);
-        s[i] = submit(e, ids[i], N_PROMPT - 9 * i, NULL);
+        s[i] = ask(e, ids[i], N_PROMPT - 9 * i, NULL);
     }
     for (uint32_t i = 0; i < N_ASKED; i++) {
         drain(s[i], &a[i]);
@@ -115,7 +99,7 @@ static void test_one_answer_on_every_schedule(void **state) {
         int32_t ids[N_PROMPT];
         for (uint32_t i = 0; i < 2 * N_ASKED; i++) {
             fill(ids, N_PROMPT, i % N_ASKED);
-            drain(submit(e, ids, N_PROMPT - 9 * (i % N_ASKED), NULL), i < N_ASKED ? &alone[i] : &got[0]);
+            drain(ask(e, ids, N_PROMPT - 9 * (i % N_ASKED), NULL), i < N_ASKED ? &alone[i] : &got[0]);
             if (i >= N_ASKED) {
                 assert_memory_equal(got[0].ids, alone[i - N_ASKED].ids, sizeof got[0].ids);
             }
@@ -147,11 +131,11 @@ static void test_stored_positions_are_the_tokens_fed(void **state) {
             fill(ids, N_PROMPT, 2);
             if (stops) {
                 bl_engine *other = open_engine(&o);
-                drain(submit(other, ids, N_PROMPT, NULL), &a);
+                drain(ask(other, ids, N_PROMPT, NULL), &a);
                 bl_engine_close(other);
                 stop = a.ids[N_OUTPUT / 2];
             }
-            drain(submit(e, ids, N_PROMPT, stops ? &stop : NULL), &a);
+            drain(ask(e, ids, N_PROMPT, stops ? &stop : NULL), &a);
             assert_int_equal(a.end.finish, stops ? BL_FINISH_STOP : BL_FINISH_LENGTH);
             assert_true(stops ? a.ids[a.n - 1] == stop && a.n < N_OUTPUT : a.n == N_OUTPUT);
             bl_engine_stats st;
@@ -160,7 +144,7 @@ static void test_stored_positions_are_the_tokens_fed(void **state) {
             memcpy(ids + N_PROMPT, a.ids, a.n * sizeof *ids);
             ids[N_PROMPT + a.n] = 77;
             ids[N_PROMPT + a.n + 1] = 78;
-            drain(submit(e, ids, N_PROMPT + a.n + 2, NULL), &b);
+            drain(ask(e, ids, N_PROMPT + a.n + 2, NULL), &b);
             assert_int_equal(b.end.n_cached, N_PROMPT + a.n - 1);
             bl_engine_close(e);
         }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/file.h"
 #include "bl/bl.h"
 #include "runtime/exec.h"
 #include "runtime/loader.h"
@@ -48,12 +49,9 @@ static bl_engine_options options(uint32_t n_context) {
 }
 
 static uint64_t resident_bytes(void) {
-    unsigned long long all = 0, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    assert_non_null(f);
-    assert_int_equal(fscanf(f, "%llu %llu", &all, &resident), 2);
-    fclose(f);
-    return resident * 4096;
+    uint64_t kib = 0;
+    assert_true(bl_file_read_number("/proc/self/status", "VmRSS:", &kib));
+    return kib << 10;
 }
 
 static bl_event ask(bl_engine *e, const int32_t *ids, uint32_t n, uint32_t max_tokens, uint64_t *ret_peak) {

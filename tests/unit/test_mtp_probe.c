@@ -3,7 +3,6 @@
 #include "cmocka_all.h"
 
 #include <errno.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "provider/mtp_policy.h"
+#include "scratch_folder.h"
 
 #define CONFIG_FILE "m/config.json"
 #define INDEX_FILE  "m/model.safetensors.index.json"
@@ -32,24 +32,6 @@ static const char good_index[] =
 static const char good_shard[] = "mtp.fc.weight:BF16:6,mtp.norm.weight:BF16:1";
 
 /* ---- folder ---- */
-
-static char root[64];
-
-static const char *at(const char *file) {
-    static char path[4][512];
-    static unsigned turn;
-    turn = (turn + 1) % 4;
-    snprintf(path[turn], sizeof path[0], "%s/%s", root, file);
-    return path[turn];
-}
-
-static void write_bytes(const char *file, const void *data, size_t n) {
-    assert_int_equal(bl_file_write_atomic(at(file), data, n, NULL), BL_OK);
-}
-
-static void write_text(const char *file, const char *text) {
-    write_bytes(file, text, strlen(text));
-}
 
 /* text and as many spaces as make n bytes. */
 static void write_padded(const char *file, const char *text, size_t n) {
@@ -101,28 +83,17 @@ static void write_good(void) {
     write_shard(SHARD_FILE, good_shard);
 }
 
-static int make_root(void **state) {
-    (void)state;
-    snprintf(root, sizeof root, "/tmp/bl_mtp.XXXXXX");
-    if (!mkdtemp(root)) {
-        return -1;
+static int begin(void **state) {
+    int rc = make_root(state);
+    if (rc == 0) {
+        write_good();
     }
-    assert_int_equal(bl_file_make_dirs(at("m"), NULL), BL_OK);
-    write_good();
-    return 0;
+    return rc;
 }
 
-static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw) {
-    (void)st;
-    (void)flag;
-    (void)ftw;
-    return remove(path);
-}
-
-static int remove_root(void **state) {
-    (void)state;
+static int end(void **state) {
     bl_os_reset();
-    return nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    return remove_root(state);
 }
 
 /* ---- steps ---- */
@@ -501,8 +472,8 @@ static void test_hub_cache(void **state) {
     (void)state;
     static const char *const names[] = {"config.json", "model.safetensors.index.json", "mtp-1.safetensors"};
     char file[128], blob[128], snapshot[] = "models--a--b/snapshots/0a";
-    assert_int_equal(bl_file_make_dirs(at("models--a--b/blobs"), NULL), BL_OK);
-    assert_int_equal(bl_file_make_dirs(at(snapshot), NULL), BL_OK);
+    make_dir("models--a--b/blobs");
+    make_dir(snapshot);
     for (size_t i = 0; i < BL_COUNTOF(names); i++) {
         snprintf(file, sizeof file, "m/%s", names[i]);
         snprintf(blob, sizeof blob, "models--a--b/blobs/%zu", i);
@@ -686,7 +657,7 @@ static void test_names(void **state) {
     }
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, make_root, remove_root)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -16,35 +16,12 @@
 #include "fake_model.h"
 #include "formats/json.h"
 #include "serve/serve.h"
-
-static bl_engine *engine;
-static bl_serve *server;
-static pthread_t loop_thread;
-static char log_text[1 << 20];
-static size_t log_len;
-static pthread_mutex_t log_mu = PTHREAD_MUTEX_INITIALIZER;
-
-static void log_sink(bl_log_level level, const char *line, void *user) {
-    (void)level, (void)user;
-    pthread_mutex_lock(&log_mu);
-    int n = snprintf(log_text + log_len, sizeof log_text - log_len, "%s\n", line);
-    log_len = BL_MIN(log_len + (size_t)n, sizeof log_text - 1);
-    pthread_mutex_unlock(&log_mu);
-}
-
-static void *loop_main(void *arg) {
-    bl_err err;
-    (void)arg;
-    BL_ASSERT(bl_serve_run(server, &err) == BL_OK);
-    return NULL;
-}
+#include "server_under_test.h"
 
 static void start(void (*change)(bl_serve_options *o)) {
     static const char *const aliases[] = {"alias"};
     bl_serve_options o;
-    bl_err err;
     bl_serve_options_init(&o);
-    o.port = 0;
     if (change) {
         change(&o);
     }
@@ -52,22 +29,7 @@ static void start(void (*change)(bl_serve_options *o)) {
     fake_max_queue = FAKE_MAX_QUEUE;
     fake_max_concurrent = 1;
     fake_has_template = true;
-    engine = fake_engine_start();
-    if (bl_serve_open(&o, &server, &err) != BL_OK) {
-        fail_msg("%s", err.msg);
-    }
-    bl_serve_model m = {engine, &fake_chat, "fake", aliases, 1};
-    assert_int_equal(bl_serve_attach(server, &m, &err), BL_OK);
-    assert_int_equal(pthread_create(&loop_thread, NULL, loop_main, NULL), 0);
-}
-
-static void finish(void) {
-    bl_serve_stop(server);
-    bl_serve_stop(server);
-    pthread_join(loop_thread, NULL);
-    bl_serve_free(server);
-    fake_engine_end(engine);
-    server = NULL;
+    open_server(&o, aliases, 1);
 }
 
 /* A client's end. */

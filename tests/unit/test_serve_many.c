@@ -18,23 +18,9 @@
 #include "exposition.h"
 #include "fake_model.h"
 #include "serve/serve.h"
+#include "server_under_test.h"
 
 #define MANY 64
-
-static bl_engine *engine;
-static bl_serve *server;
-static pthread_t loop_thread;
-static char log_text[1 << 20];
-static size_t log_len;
-static pthread_mutex_t log_mu = PTHREAD_MUTEX_INITIALIZER;
-
-static void log_sink(bl_log_level level, const char *line, void *user) {
-    (void)level, (void)user;
-    pthread_mutex_lock(&log_mu);
-    int n = snprintf(log_text + log_len, sizeof log_text - log_len, "%s\n", line);
-    log_len = BL_MIN(log_len + (size_t)n, sizeof log_text - 1);
-    pthread_mutex_unlock(&log_mu);
-}
 
 static void clear_log(void) {
     pthread_mutex_lock(&log_mu);
@@ -43,18 +29,9 @@ static void clear_log(void) {
     pthread_mutex_unlock(&log_mu);
 }
 
-static void *loop_main(void *arg) {
-    bl_err err;
-    (void)arg;
-    BL_ASSERT(bl_serve_run(server, &err) == BL_OK);
-    return NULL;
-}
-
 static void start(uint32_t concurrent, void (*change)(bl_serve_options *o)) {
     bl_serve_options o;
-    bl_err err;
     bl_serve_options_init(&o);
-    o.port = 0;
     o.max_concurrent = concurrent;
     o.max_queue = FAKE_MAX_QUEUE;
     if (change) {
@@ -67,24 +44,7 @@ static void start(uint32_t concurrent, void (*change)(bl_serve_options *o)) {
     fake_max_queue = FAKE_MAX_QUEUE;
     fake_max_concurrent = concurrent;
     clear_log();
-    engine = fake_engine_start();
-    assert_int_equal(bl_serve_open(&o, &server, &err), BL_OK);
-    bl_serve_model m = {engine, &fake_chat, "fake", NULL, 0};
-    assert_int_equal(bl_serve_attach(server, &m, &err), BL_OK);
-    assert_int_equal(pthread_create(&loop_thread, NULL, loop_main, NULL), 0);
-}
-
-static void close_server(void) {
-    pthread_join(loop_thread, NULL);
-    bl_serve_free(server);
-    fake_engine_end(engine);
-    server = NULL;
-}
-
-static void finish(void) {
-    bl_serve_stop(server);
-    bl_serve_stop(server);
-    close_server();
+    open_server(&o, NULL, 0);
 }
 
 /* ---- a client of many connections ---- */
