@@ -314,28 +314,22 @@ static void any_pair(bl_gjson *j, uint32_t from, uint32_t to) {
     bl_gjson_any(j, value, to);
 }
 
-void bl_gjson_any_object(bl_gjson *j, uint32_t from, uint32_t to) {
+/* Elements between brackets, commas between them, none allowed. */
+static void any_list(bl_gjson *j, uint32_t from, uint32_t to, const char *open, unsigned char close,
+                     void (*element)(bl_gjson *j, uint32_t from, uint32_t to)) {
     bl_nfa *a = j->a;
     uint32_t first = bl_nfa_node(a), behind = bl_nfa_node(a), next = bl_nfa_node(a), last = bl_nfa_node(a);
-    bl_gjson_space(j, bl_nfa_bytes(a, from, "{", 1), first);
-    bl_nfa_range(a, first, to, '}', '}');
-    any_pair(j, first, behind);
+    bl_gjson_space(j, bl_nfa_bytes(a, from, open, 1), first);
+    bl_nfa_range(a, first, to, close, close);
+    element(j, first, behind);
     bl_gjson_space(j, bl_nfa_bytes(a, behind, ",", 1), next);
-    any_pair(j, next, behind);
+    element(j, next, behind);
     bl_gjson_space(j, behind, last);
-    bl_nfa_range(a, last, to, '}', '}');
+    bl_nfa_range(a, last, to, close, close);
 }
 
-static void any_array(bl_gjson *j, uint32_t from, uint32_t to) {
-    bl_nfa *a = j->a;
-    uint32_t first = bl_nfa_node(a), behind = bl_nfa_node(a), next = bl_nfa_node(a), last = bl_nfa_node(a);
-    bl_gjson_space(j, bl_nfa_bytes(a, from, "[", 1), first);
-    bl_nfa_range(a, first, to, ']', ']');
-    bl_gjson_any(j, first, behind);
-    bl_gjson_space(j, bl_nfa_bytes(a, behind, ",", 1), next);
-    bl_gjson_any(j, next, behind);
-    bl_gjson_space(j, behind, last);
-    bl_nfa_range(a, last, to, ']', ']');
+void bl_gjson_any_object(bl_gjson *j, uint32_t from, uint32_t to) {
+    any_list(j, from, to, "{", '}', any_pair);
 }
 
 void bl_gjson_any(bl_gjson *j, uint32_t from, uint32_t to) {
@@ -353,7 +347,7 @@ void bl_gjson_any(bl_gjson *j, uint32_t from, uint32_t to) {
         literal(a, start, end, "false");
         literal(a, start, end, "null");
         bl_gjson_any_object(j, start, end);
-        any_array(j, start, end);
+        any_list(j, start, end, "[", ']', bl_gjson_any);
     }
     bl_nfa_call(a, from, to, j->any - 1);
 }
