@@ -119,6 +119,20 @@ const bl_model_info *bl_engine_info(const bl_engine *e);
 /* The same numbers from the headers alone (no weights read), for `models info` and admission. */
 bl_code bl_model_inspect(const bl_engine_options *o, bl_model_info *ret, bl_err *err) BL_MUST_CHECK;
 
+/* How often an embedded draft head is right. Every word of the text is given (teacher forcing): row t gives
+ * the head the model's hidden of token t and token t + 1, and its likeliest token is compared with the
+ * model's own likeliest one; depth 2 goes on from the head's hidden and token t + 2. The text is read in
+ * pieces of at most 512 tokens, each from an empty context. */
+#define BL_DRAFT_MEASURED 2u
+typedef struct {
+    uint64_t n_rows[BL_DRAFT_MEASURED], n_agreed[BL_DRAFT_MEASURED]; /* [0]: depth 1 */
+} bl_draft_agreement;
+/* Loads the model of o for this alone. n >= 3. go_on (may be NULL) hears of tokens read; false ends it with
+ * BL_ECANCEL. BL_ENOTSUP, with the reason, when the model has no head that can be used. */
+bl_code bl_model_measure_draft(const bl_engine_options *o, const int32_t *tokens, size_t n,
+                               bool (*go_on)(void *user, uint64_t done, uint64_t total), void *user,
+                               bl_draft_agreement *ret, bl_err *err) BL_MUST_CHECK;
+
 /* Observations in seconds: counts[i] of those <= bounds[i] and above the one before; the last holds the rest.
  */
 #define BL_HISTOGRAM_MAX_BOUNDS 20

@@ -1,0 +1,154 @@
+/* How often a draft head agrees with its model, over a given text (bl.h). A machine of its own: no scheduler,
+ * no sessions, one sequence. Threads: the caller's, which owns all of it.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "bl/bl.h"
+#include "runtime/exec.h"
+#include "runtime/kv.h"
+#include "runtime/loader.h"
+
+/* Tokens of a piece. Within one the head's second step writes its keys where the first step's are, so a piece
+ * starts from an empty sequence. */
+#define PIECE 512u
+
+typedef struct {
+    bl_loaded l;
+    bl_exec *exec;
+    bl_kv_pool *pool;
+    bl_kv_seq *seq;
+    int32_t *best; /* [PIECE] the model's own choice behind each row */
+} machine;
+
+static void close_machine(machine *m) {
+    bl_free(m->best);
+    bl_kv_seq_free(m->seq);
+    bl_kv_pool_close(m->pool);
+    bl_exec_close(m->exec);
+    bl_loader_done(&m->l);
+}
+
+static bl_code open_machine(machine *m, const bl_engine_options *options, bl_err *err) {
+    bl_engine_options o = *options;
+    o.max_concurrent = 1;
+    o.prefill_chunk = PIECE;
+    o.step_tokens = o.solo_stripe = 0;
+    o.prefix_cache_bytes = 0;
+    o.kv_bytes = 0;
+    o.n_context = 0; /* as much as there is room for: a piece's is used */
+    BL_TRY(bl_loader_inspect(&o, &m->l, err));
+    if (!bl_model_has_draft(m->l.model)) {
+        const char *why = m->l.model->cfg.draft_refused;
+        BL_FAIL(err, BL_ENOTSUP, "'%.*s' has no draft head to measure%s%.160s", 80,
+                bl_checkpoint_name(m->l.ckpt), why[0] != '\0' ? ": " : "", why);
+    }
+    BL_TRY(bl_loader_load(&o, &m->l, err));
+    BL_TRY(bl_exec_open(m->l.model, m->l.backend, m->l.max_rows, 1, &m->exec, err));
+    BL_TRY(bl_kv_pool_open(&m->l.kv, &m->pool, err));
+    BL_TRY(bl_kv_seq_new(m->pool, &m->seq, err));
+    m->best = bl_alloc_array(PIECE, sizeof *m->best);
+    if (!m->best) {
+        BL_FAIL(err, BL_ENOMEM, "no memory for a piece of %u tokens", PIECE);
+    }
+    return BL_OK;
+}
+
+static int32_t likeliest(const float *logits, uint32_t n) {
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++) {
+        best = logits[i] > logits[best] ? i : best;
+    }
+    return (int32_t)best;
+}
+
+typedef bl_code head_fn(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err);
+
+/* The likeliest token of every row of the step. */
+static bl_code choices(machine *m, head_fn *head, uint32_t n, int32_t *ret, bl_err *err) {
+    uint32_t rows[BL_EXEC_MAX_OUT], n_vocab = m->l.model->cfg.n_vocab;
+    for (uint32_t r = 0; r < n; r += BL_EXEC_MAX_OUT) {
+        uint32_t k = BL_MIN(n - r, BL_EXEC_MAX_OUT);
+        for (uint32_t i = 0; i < k; i++) {
+            rows[i] = r + i;
+        }
+        BL_TRY(head(m->exec, rows, k, err));
+        for (uint32_t i = 0; i < k; i++) {
+            ret[r + i] = likeliest(bl_exec_logits(m->exec, i), n_vocab);
+        }
+    }
+    return BL_OK;
+}
+
+/* Row t of step `depth` proposes token t + depth + 1, which the model chose behind row t + depth. */
+static bl_code draft_step(machine *m, const int32_t *ids, uint32_t n_ids, uint32_t depth,
+                          bl_draft_agreement *sum, bl_err *err) {
+    int32_t drafts[PIECE];
+    uint32_t n = n_ids - depth;
+    bl_exec_begin(m->exec);
+    bl_exec_add(m->exec, m->seq, ids + depth, n, 0);
+    BL_TRY(bl_exec_draft(m->exec, err));
+    BL_TRY(choices(m, bl_exec_draft_head, n, drafts, err));
+    for (uint32_t t = 0; t < n; t++) {
+        sum->n_agreed[depth - 1] += drafts[t] == m->best[t + depth];
+    }
+    sum->n_rows[depth - 1] += n;
+    return BL_OK;
+}
+
+static bl_code measure_piece(machine *m, const int32_t *ids, uint32_t n, bl_draft_agreement *sum,
+                             bl_err *err) {
+    bl_kv_seq_cut(m->seq, 0);
+    BL_TRY(bl_kv_seq_reserve(m->seq, n, err));
+    bl_kv_seq_commit(m->seq, n);
+    bl_exec_begin(m->exec);
+    bl_exec_add(m->exec, m->seq, ids, n, 0);
+    BL_TRY(bl_exec_run(m->exec, 0, m->l.model->select_op, err));
+    BL_TRY(choices(m, bl_exec_head, n, m->best, err));
+    BL_TRY(bl_exec_hidden(m->exec, err));
+    for (uint32_t depth = 1; depth <= BL_DRAFT_MEASURED; depth++) {
+        BL_TRY(draft_step(m, ids, n, depth, sum, err));
+    }
+    return BL_OK;
+}
+
+static bl_code measure(machine *m, const int32_t *tokens, size_t n,
+                       bool (*go_on)(void *user, uint64_t done, uint64_t total), void *user,
+                       bl_draft_agreement *ret, bl_err *err) {
+    uint32_t n_vocab = m->l.model->cfg.n_vocab;
+    for (size_t i = 0; i < n; i++) {
+        if (tokens[i] < 0 || (uint32_t)tokens[i] >= n_vocab) {
+            BL_FAIL(err, BL_EINVAL, "token %zu is %" PRId32 ", allowed are 0 to %" PRIu32, i, tokens[i],
+                    n_vocab - 1);
+        }
+    }
+    bl_draft_agreement sum = {0};
+    size_t at = 0;
+    while (n - at > BL_DRAFT_MEASURED) { /* what is left of the text says nothing about the last depth */
+        uint32_t k = (uint32_t)BL_MIN(n - at, (size_t)BL_MIN(PIECE, m->l.max_rows));
+        if (go_on && !go_on(user, at, n)) {
+            BL_FAIL(err, BL_ECANCEL, "interrupted after %zu of %zu tokens", at, n);
+        }
+        BL_TRY(measure_piece(m, tokens + at, k, &sum, err));
+        at += k;
+    }
+    *ret = sum;
+    return BL_OK;
+}
+
+bl_code bl_model_measure_draft(const bl_engine_options *o, const int32_t *tokens, size_t n,
+                               bool (*go_on)(void *user, uint64_t done, uint64_t total), void *user,
+                               bl_draft_agreement *ret, bl_err *err) {
+    machine m = {0};
+    if (n <= BL_DRAFT_MEASURED) {
+        BL_FAIL(err, BL_EINVAL, "a text of %zu tokens says nothing about drafts, at least %u are needed", n,
+                BL_DRAFT_MEASURED + 1u);
+    }
+    bl_code rc = open_machine(&m, o, err);
+    if (rc == BL_OK) {
+        rc = measure(&m, tokens, n, go_on, user, ret, err);
+    }
+    close_machine(&m);
+    return rc;
+}
