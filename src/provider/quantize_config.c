@@ -38,6 +38,16 @@ static bool head_is_quantized(const bl_quantize_plan *p) {
     return false;
 }
 
+json_t *bl_quantize_head_block(const bl_quantize_plan *p) {
+    return head_is_quantized(p) ? block_json(p, true) : json_object();
+}
+
+json_t *bl_quantize_head_declaration(bool moe, uint32_t block_size) {
+    return json_pack("{s:b, s:s, s:s, s:i, s:b, s:b}", "included", 1, "prefix", "mtp.", "model_type",
+                     moe ? "qwen3_5_moe_mtp" : "qwen3_5_mtp", "block_size", (int)block_size,
+                     "shares_target_embeddings", 1, "shares_target_lm_head", 1);
+}
+
 static void describe_head(const bl_quantize_plan *p, json_t *config) {
     if (!p->report.has_head) {
         (void)json_object_del(config, "mtplx_mtp");
@@ -46,14 +56,9 @@ static void describe_head(const bl_quantize_plan *p, json_t *config) {
     }
     if (!json_is_object(json_object_get(config, "mtplx_mtp"))) {
         bool moe = strstr(p->report.model_type, "moe") != NULL;
-        (void)json_object_set_new(config, "mtplx_mtp",
-                                  json_pack("{s:b, s:s, s:s, s:i, s:b, s:b}", "included", 1, "prefix", "mtp.",
-                                            "model_type", moe ? "qwen3_5_moe_mtp" : "qwen3_5_mtp",
-                                            "block_size", 3, "shares_target_embeddings", 1,
-                                            "shares_target_lm_head", 1));
+        (void)json_object_set_new(config, "mtplx_mtp", bl_quantize_head_declaration(moe, 3));
     }
-    (void)json_object_set_new(config, "mtplx_mtp_quantization",
-                              head_is_quantized(p) ? block_json(p, true) : json_object());
+    (void)json_object_set_new(config, "mtplx_mtp_quantization", bl_quantize_head_block(p));
 }
 
 static void set_dtype(const bl_quantize_plan *p, json_t *config) {

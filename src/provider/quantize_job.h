@@ -16,7 +16,8 @@ typedef struct {
     const bl_tensor_view *src;
     const bl_tensor_view **parts; /* stacked: n_experts of them; owned */
     uint64_t n_experts, src_rows, first, step, rows, width;
-    bool transposed, add_one, quantize, always_listed, head;
+    bool transposed, quantize, always_listed, head;
+    float add;                 /* to every element */
     bl_dtype src_dtype, dtype; /* as stored; as written, or before it is quantised */
     bl_mlx_quantize_format format;
     char name[256];  /* of the tensor, or of the module when it is quantised */
@@ -32,7 +33,9 @@ typedef struct {
     const bl_checkpoint *c;
     const bl_quantize_family *family;
     const json_t *config, *text; /* text: the tower's part */
-    bool shift_norms;            /* the source stores zero-centred norms */
+    float norm_shift;            /* what norms need: 1 where the source stores them zero-centred */
+    bool head_only;              /* the draft head of the source, for a target whose config this is; */
+    bool bare_head;              /* its names lack "mtp." */
     bool tied;
     uint64_t first_shared; /* layers from here on have no K and V of their own */
     bl_mlx_quantize_format listed_default, head_format;
@@ -42,11 +45,37 @@ typedef struct {
     bl_quantize_report report;
 } bl_quantize_plan;
 
-/* Jobs for every tensor of the checkpoint (quantize_plan.c). */
+/* Jobs for every tensor of the checkpoint, or of its head (quantize_plan.c). o, c, family, config and text
+ * are set; with head_only norm_shift too. */
 bl_code bl_quantize_plan_make(bl_quantize_plan *p, bl_err *err) BL_MUST_CHECK;
 void bl_quantize_plan_done(bl_quantize_plan *p);
 
+/* conv1d [C,1,4] is Hugging Face's layout, and its norms are zero-centred; [C,4,1] is MLX's (spec §4.3). */
+bool bl_quantize_stores_centred(const bl_quantize_family *family, const bl_checkpoint *c);
+
+/* The block of mtplx_mtp_quantization: {} when no matrix of the head is quantised. NULL: no memory. */
+json_t *bl_quantize_head_block(const bl_quantize_plan *p);
+/* mtplx_mtp of an embedded head. NULL: no memory. */
+json_t *bl_quantize_head_declaration(bool moe, uint32_t block_size);
 /* config.json of the result, appended to *ret (quantize_config.c). */
 bl_code bl_quantize_config_make(const bl_quantize_plan *p, bl_buf *ret, bl_err *err) BL_MUST_CHECK;
+
+#define BL_QUANTIZE_HEAD_FILE "mtp-00001.safetensors"
+
+/* A plan being carried out (quantize_rows.c). */
+typedef struct {
+    bl_quantize_plan plan;
+    bl_safetensors_writer *w;
+    uint64_t done_bytes, total_bytes; /* of the source */
+    /* work space of a block; each as large as any job needs */
+    uint8_t *rows, *converted, *weight, *scales, *biases;
+} bl_quantize_work;
+
+/* Tells the writer every tensor; then, after its begin, hands it all bytes. The plan's options have the
+ * cancel flag and hear of progress. */
+bl_code bl_quantize_work_plan(bl_quantize_work *r, bl_err *err) BL_MUST_CHECK;
+bl_code bl_quantize_work_run(bl_quantize_work *r, bl_err *err) BL_MUST_CHECK;
+/* The plan too; the writer is its maker's. */
+void bl_quantize_work_done(bl_quantize_work *r);
 
 #endif

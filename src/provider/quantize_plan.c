@@ -139,7 +139,7 @@ static bl_code add_plain(bl_quantize_plan *p, const bl_tensor_view *t, const bl_
         j.dims[1] = t->dims[1] * t->dims[2];
         j.dims[2] = 1;
     }
-    j.add_one = to->rule == BL_QUANTIZE_NORM && p->shift_norms && t->n_dims == 1;
+    j.add = to->rule == BL_QUANTIZE_NORM && t->n_dims == 1 ? p->norm_shift : 0.0f;
     return add(p, &j, &added, err);
 }
 
@@ -308,7 +308,12 @@ static bool dropped(const bl_quantize_plan *p, const bl_tensor_view *t, const bl
 
 static bl_code add_tensor(bl_quantize_plan *p, const bl_tensor_view *t, bl_err *err) {
     bl_quantize_target to;
-    BL_TRY(bl_quantize_target_of(p->family, t->name, &to, err));
+    char name[BL_ST_MAX_NAME_BYTES + 8];
+    snprintf(name, sizeof name, "%s%s", p->bare_head ? "mtp." : "", t->name);
+    if (p->head_only && !bl_quantize_is_head(name)) {
+        return BL_OK;
+    }
+    BL_TRY(bl_quantize_target_of(p->family, name, &to, err));
     if (dropped(p, t, &to)) {
         p->report.n_skipped++;
         return BL_OK;
@@ -345,13 +350,12 @@ static bl_code add_tensor(bl_quantize_plan *p, const bl_tensor_view *t, bl_err *
 
 /* ---- the checkpoint as a whole ---- */
 
-/* conv1d [C,1,4] is Hugging Face's layout, and its norms are zero-centred; [C,4,1] is MLX's (spec §4.3). */
-static bool stores_centred_norms(const bl_quantize_plan *p) {
-    if (!bl_quantize_family_shifts_norms(p->family)) {
+bool bl_quantize_stores_centred(const bl_quantize_family *family, const bl_checkpoint *c) {
+    if (!bl_quantize_family_shifts_norms(family)) {
         return false;
     }
-    for (size_t i = 0; i < bl_checkpoint_count(p->c); i++) {
-        const bl_tensor_view *t = bl_checkpoint_at(p->c, i);
+    for (size_t i = 0; i < bl_checkpoint_count(c); i++) {
+        const bl_tensor_view *t = bl_checkpoint_at(c, i);
         if (ends(t->name, "conv1d.weight") && t->n_dims == 3 && t->dims[2] != 1) {
             return true;
         }
@@ -367,7 +371,7 @@ static bl_code read_config(bl_quantize_plan *p, bl_err *err) {
     BL_TRY(bl_json_get_u64(p->text, "num_hidden_layers", 1, 4096, "config.json", &n_layers, err));
     BL_TRY(bl_json_get_u64(p->text, "num_kv_shared_layers", 0, n_layers, "config.json", &n_shared, err));
     p->first_shared = n_layers ? n_layers - n_shared : UINT64_MAX;
-    p->shift_norms = stores_centred_norms(p);
+    p->norm_shift = bl_quantize_stores_centred(p->family, p->c) ? 1.0f : 0.0f;
     return BL_OK;
 }
 
@@ -384,7 +388,9 @@ static bl_code choose_head_format(bl_quantize_plan *p, bl_err *err) {
 bl_code bl_quantize_plan_make(bl_quantize_plan *p, bl_err *err) {
     p->listed_default = p->o->format;
     BL_TRY(choose_head_format(p, err));
-    BL_TRY(read_config(p, err));
+    if (!p->head_only) {
+        BL_TRY(read_config(p, err));
+    }
     for (size_t i = 0; i < bl_checkpoint_count(p->c); i++) {
         BL_TRY(add_tensor(p, bl_checkpoint_at(p->c, i), err));
     }

@@ -262,6 +262,12 @@ static const char *below_root(const char *name, bool *ret_head) {
     return name;
 }
 
+bool bl_quantize_is_head(const char *name) {
+    bool head;
+    (void)below_root(name, &head);
+    return head;
+}
+
 /* Numbers of up to 6 digits where the pattern has '#'. */
 static bool matches(const char *pattern, const char *s, uint32_t numbers[2]) {
     uint32_t n = 0;

@@ -51,6 +51,9 @@ typedef struct {
     bool is_value;  /* the name is a tensor's, not a module's */
 } bl_quantize_target;
 
+/* Is it a tensor of an embedded head ("mtp.…", below whatever root)? */
+bool bl_quantize_is_head(const char *name);
+
 /* BL_ENOTSUP, naming the tensor, when the family has no such tensor. */
 bl_code bl_quantize_target_of(const bl_quantize_family *f, const char *name, bl_quantize_target *ret,
                               bl_err *err) BL_MUST_CHECK;
