@@ -65,6 +65,16 @@
  * million. */
 #define BL_GGUF_MAX_ARRAY_STRINGS ((uint64_t)1 << 24)
 
+/* TOML: a provider.toml with everything in it is below 8 KiB. Keys are compared with their neighbours one by one,
+ * so their number bounds the time too. */
+#define BL_TOML_MAX_BYTES ((size_t)1 << 20)
+#define BL_TOML_MAX_KEYS  4096u
+#define BL_TOML_MAX_NODES (1u << 16)
+#define BL_TOML_MAX_DEPTH 32u /* of arrays and inline tables within each other; of parts of a dotted key */
+/* Characters of one number, underscores and all. */
+#define BL_TOML_MAX_NUMBER 256u
+#define BL_TOML_MAX_MEMORY ((size_t)64 << 20)
+
 /* Bytes of a name that a message shows; the rest of the 255 is for the file, the value found and the value
  * allowed. */
 #define BL_NAME_SHOWN_BYTES 72u
