@@ -31,6 +31,7 @@ typedef enum { BL_KV_CHOICE_AUTO, BL_KV_CHOICE_CONTIGUOUS, BL_KV_CHOICE_PAGED } 
 
 #define BL_MAX_CONCURRENT 64u
 #define BL_AUTO           UINT64_MAX
+#define BL_MAX_DRAFT      7u /* a head's block_size is at most 8 */
 
 typedef struct {
     const char *model_path; /* a .gguf file or a checkpoint folder */
@@ -55,6 +56,11 @@ typedef struct {
     uint64_t kv_bytes;           /* budget of all keys and values; 0: what is needed or what is there */
     uint64_t prefix_cache_bytes; /* 0: off; BL_AUTO: an eighth of what is left, at most 4 GiB */
     uint32_t attn_query_block;   /* prompt rows that attend together at most; 0: no limit of its own */
+    /* drafting with the checkpoint's own head (docs/mtp.md) */
+    uint32_t draft_depth; /* tokens drafted per step and request at most; 0: none, and the head is not loaded;
+                             at most BL_MAX_DRAFT */
+    bool draft_fixed; /* always that many where there is room; false: fewer or none where they would cost more
+                         than they save */
     /* how long things may take */
     uint32_t watchdog_ms; /* a step that takes longer (and longer than its rows explain) hangs; 0: 30 s */
     uint32_t admission_timeout_ms; /* in the queue; 0: 120 s */
@@ -111,6 +117,7 @@ typedef struct {
     uint64_t read_bytes_per_token; /* weights streamed by one decode step */
     uint64_t flops_per_token;      /* multiply and add counted separately, per prompt token */
     uint32_t max_concurrent;
+    uint32_t draft_depth;          /* in use; 0: no drafting */
     const char *kv_storage;        /* "contiguous", "paged" */
     const char *kv_storage_reason; /* "auto", "asked_for", "kill_switch" */
 } bl_model_info;
@@ -146,6 +153,14 @@ typedef struct {
 void bl_histogram_init(bl_histogram *h, const double *bounds, uint32_t n_bounds);
 void bl_histogram_add(bl_histogram *h, double seconds);
 
+/* Tokens that the draft head proposed and the model judged. */
+typedef struct {
+    uint32_t max_depth, depth; /* of the engine (0: it does not draft); of its last step that gave tokens */
+    uint64_t n_rounds;         /* requests' steps in which a draft was judged */
+    uint64_t n_idle_rounds;    /* their steps without, because drafting would have cost more than it saved */
+    uint64_t n_proposed[BL_MAX_DRAFT], n_accepted[BL_MAX_DRAFT]; /* [0]: a round's first, ... */
+} bl_draft_stats;
+
 typedef struct {
     uint32_t waiting, running; /* sessions */
     uint64_t n_prompt_tokens, n_cached_tokens,
@@ -156,8 +171,9 @@ typedef struct {
     uint64_t cache_lookups, cache_hits, cache_tokens_hit, cache_evicted, cache_bytes_in_use, cache_bytes_max;
     bl_histogram queue, ttft, token_gap, step; /* submit to start; submit to first token; between tokens */
     uint64_t attn_scores_executed, attn_scores_useful; /* of prompt chunks; see bl_attention_scores */
-    uint64_t step_age_ns;                              /* of the step under way; 0: none is */
-    bool hung;                                         /* the watchdog spoke and the step has not come back */
+    bl_draft_stats draft;
+    uint64_t step_age_ns; /* of the step under way; 0: none is */
+    bool hung;            /* the watchdog spoke and the step has not come back */
 } bl_engine_stats;
 void bl_engine_get_stats(bl_engine *e, bl_engine_stats *ret);
 
@@ -208,6 +224,11 @@ typedef struct {
     int32_t priority; /* higher goes first */
     uint64_t tenant;  /* the prefix cache is shared among requests of one tenant only */
     bool no_prefix_cache;
+    bool no_draft; /* nothing is drafted for this request; its answer is the same */
+    /* Copied; for measurements and tests: output token i is drafted as draft_script[i], whatever the head
+     * says (it runs all the same). */
+    const int32_t *draft_script;
+    size_t n_draft_script;
     uint32_t first_content_ms; /* the first token is wanted within that time: refused at submit when a
                                   forecast says no, ended when it passes; 0: no deadline */
     /* Called from the engine thread when an event became readable (may be NULL): wakes an event loop. Must
@@ -237,7 +258,8 @@ typedef struct {
     bl_finish finish;
     uint32_t n_prompt, n_output, n_preempted;          /* n_preempted: times restarted */
     uint64_t queue_ns, prefill_ns, decode_ns, ttft_ns; /* ttft: from submit to the first token event */
-    uint64_t max_gap_ns;                               /* longest time between two tokens */
+    uint32_t n_drafted, n_accepted; /* tokens proposed by the draft head and judged; of them right */
+    uint64_t max_gap_ns;            /* longest time between two tokens */
     uint64_t logit_hash;
     /* FAILED */
     bl_err err;

@@ -302,7 +302,7 @@ static bl_code attention_ops(builder *b, uint32_t i, const layer_refs *r) {
     rope(b, "rope_q", l->sliding, s.q, c->n_heads, l->head_dim);
     if (own) {
         store_kv(b, r, l, &s, kv_layer);
-        m->stored_op = b->f.draft ? m->stored_op : b->w.n; /* the last one's stays */
+        *(b->f.draft ? &m->draft_stored_op : &m->stored_op) = b->w.n; /* the last one's stays */
     }
     bl_op *op = bl_op_add(&b->w, BL_OP_ATTENTION, l->sliding ? "attention_window" : "attention", s.q,
                           BL_SLOT_NONE, s.attn);
@@ -565,6 +565,8 @@ static bl_code add_draft(builder *b, int32_t embed, int32_t final_norm, int32_t 
     BL_TRY(draft_tensors(b, norms, &join));
     BL_TRY(use_slot(b, BL_SLOT_HIDDEN, c->hidden));
     BL_TRY(use_slot(b, BL_SLOT_DRAFT_PAIR, 2 * c->hidden));
+    m->draft_state = m->n_states++;
+    m->states[m->draft_state].n_floats = (uint32_t)bl_slot_stride(c->hidden);
     bl_op_norm(&b->w, "hidden_norm", BL_SLOT_X, BL_SLOT_HIDDEN, c->hidden, final_norm);
     m->draft_op = b->w.n;
     rope_tables(b);
@@ -734,7 +736,8 @@ static bl_code build_trunk(builder *b, bl_activations activations, int32_t *embe
     m->head_op = b->w.n;
     head_ops(b, *head);
     m->n_trunk_matrices = m->n_matrices;
-    m->n_ops = m->n_all_ops = m->hidden_op = m->draft_op = m->draft_select_op = b->w.n;
+    m->n_trunk_vectors = m->n_vectors;
+    m->n_ops = m->n_all_ops = m->hidden_op = m->draft_op = m->draft_stored_op = m->draft_select_op = b->w.n;
     return BL_OK;
 }
 

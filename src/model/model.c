@@ -128,15 +128,32 @@ bl_code bl_model_new(const bl_checkpoint *c, bl_activations activations, bl_mode
     return BL_OK;
 }
 
-void bl_model_free(bl_model *m, bl_backend *b) {
-    if (!m) {
-        return;
-    }
-    for (size_t i = 0; i < m->n_matrices; i++) {
+static void free_matrices(bl_model *m, bl_backend *b, size_t from) {
+    for (size_t i = from; i < m->n_matrices; i++) {
         if (m->matrices[i].mat) {
             b->ops->mat_free(b, m->matrices[i].mat);
         }
     }
+    m->n_matrices = from;
+}
+
+void bl_model_drop_draft(bl_model *m, bl_backend *b) {
+    if (!bl_model_has_draft(m)) {
+        return;
+    }
+    free_matrices(m, b, m->n_trunk_matrices);
+    m->n_vectors = m->n_trunk_vectors;
+    m->n_all_ops = m->hidden_op = m->draft_op = m->draft_stored_op = m->draft_select_op = m->n_ops;
+    m->n_kv--;
+    m->n_states--;
+    m->widths[BL_SLOT_HIDDEN] = m->widths[BL_SLOT_DRAFT_PAIR] = 0;
+}
+
+void bl_model_free(bl_model *m, bl_backend *b) {
+    if (!m) {
+        return;
+    }
+    free_matrices(m, b, 0);
     bl_arena_free(m->arena);
     bl_free(m);
 }
@@ -179,8 +196,8 @@ static bl_code load_vector(bl_model *m, bl_model_vector *v, float *all, bl_err *
     return BL_OK;
 }
 
-bl_code bl_model_load_vectors(bl_model *m, bl_err *err) {
-    for (size_t i = 0; i < m->n_vectors; i++) {
+bl_code bl_model_load_vectors(bl_model *m, size_t from, size_t to, bl_err *err) {
+    for (size_t i = from; i < to; i++) {
         bl_model_vector *v = &m->vectors[i];
         uint64_t n = v->src->size_bytes / bl_dtype_get(v->src->dtype)->block_bytes;
         bl_code rc = bl_dtype_check_finite(v->src->dtype, v->src->data, n, err);

@@ -176,7 +176,7 @@ typedef struct {
     bl_model_matrix *matrices;
     size_t n_matrices, n_trunk_matrices; /* those behind the trunk's are the draft head's own */
     bl_model_vector *vectors;
-    size_t n_vectors;
+    size_t n_vectors, n_trunk_vectors;
     float *inv_freq, *inv_freq_local; /* [n_rot / 2] */
     bl_op *ops;
     bl_op_refs *refs;
@@ -189,8 +189,10 @@ typedef struct {
     uint32_t n_live;
     /* The draft head: [hidden_op, draft_op) takes every row's final norm to BL_SLOT_HIDDEN, [draft_op,
      * draft_select_op) turns HIDDEN and the rows' tokens into the next HIDDEN, [draft_select_op, n_all_ops)
-     * makes logits of the gathered rows. All equal n_ops without a head. */
-    size_t hidden_op, draft_op, draft_select_op, n_all_ops;
+     * makes logits of the gathered rows. The head's keys and values are stored before draft_stored_op. All
+     * equal n_ops without a head. */
+    size_t hidden_op, draft_op, draft_stored_op, draft_select_op, n_all_ops;
+    uint32_t draft_state; /* index of the state that keeps a sequence's last hidden for the head */
     uint32_t widths[BL_SLOT__MAX];
     bl_kv_layer *kv; /* [n_kv] */
     uint32_t n_kv;
@@ -217,13 +219,18 @@ bl_code bl_model_new(const bl_checkpoint *c, bl_activations activations, bl_mode
 /* b: the backend that made the matrices; may be NULL when none was loaded. */
 void bl_model_free(bl_model *m, bl_backend *b);
 
+/* Forgets the draft head: nothing of it is loaded, planned or run from here on. b: as for bl_model_free. The
+ * head's layer and state are the last of kv and states. */
+void bl_model_drop_draft(bl_model *m, bl_backend *b);
+
 /* Asks the backend about every op and weight type. BL_ENOTSUP naming the op, the tensor and its type. */
 bl_code bl_model_check_backend(const bl_model *m, const bl_backend *b, bl_err *err) BL_MUST_CHECK;
 
 /* Bytes that loading a matrix reads, its scales and biases included. */
 uint64_t bl_model_matrix_file_bytes(const bl_model_matrix *w);
 
-bl_code bl_model_load_vectors(bl_model *m, bl_err *err) BL_MUST_CHECK;
+/* Vectors [from, to): the trunk's end at n_trunk_vectors. */
+bl_code bl_model_load_vectors(bl_model *m, size_t from, size_t to, bl_err *err) BL_MUST_CHECK;
 /* i < n_matrices. `consumed` (may be NULL) hears of source bytes that were read, as parts of the tensor;
  * several matrices may share a tensor. */
 bl_code bl_model_load_matrix(bl_model *m, bl_backend *b, size_t i,

@@ -40,6 +40,8 @@ static void finish_locked(bl_engine *e, bl_session *s, bl_finish why) {
                    .finish = why,
                    .n_cached = s->n_cached,
                    .n_preempted = s->sched.n_preempted,
+                   .n_drafted = s->n_drafted,
+                   .n_accepted = s->n_accepted,
                    .queue_ns = start - s->t_submit,
                    .prefill_ns = first > start ? first - start : 0,
                    .decode_ns = now - first,
@@ -114,6 +116,7 @@ static uint32_t mem_start(void *user, bl_sched_req *r) {
         n = bl_prefix_cache_load(e->cache, s->tenant, s->ids, r->n_tokens - 1, s->seq);
         pthread_mutex_unlock(&e->cache_mu);
     }
+    s->n_paired = n > 0 ? n - 1 : 0; /* the last one's is with a token that may be another here */
     if (s->t_start == 0) {
         uint64_t now = bl_clock_mono_ns();
         s->t_start = now;
@@ -148,6 +151,10 @@ static void mem_release(void *user, bl_sched_req *r) {
     }
     bl_kv_seq_free(s->seq);
     s->seq = NULL;
+}
+
+static bool drafts(const bl_engine *e) {
+    return e->model.size.max_draft > 0;
 }
 
 /* ---- planning ---------------------------------------------------------------------------------------- */
@@ -209,8 +216,28 @@ static void count_denied_locked(bl_engine *e, bl_session *s, uint64_t now) {
     }
 }
 
+/* Drafts of the requests that decode next: as many as pay, as there is room to verify, and as the answer can
+ * still hold. */
+static void wish_drafts_locked(bl_engine *e) {
+    uint32_t n = 0, max = bl_exec_max_out(e->exec);
+    for (bl_sched_req *r = bl_sched_first_running(e->sched); r; r = r->next) {
+        r->n_draft = 0;
+        n += r->n_tokens - r->n_computed == 1;
+    }
+    e->depth = n > 0 ? BL_MIN(bl_draft_depth_choose(&e->draft_depth, n), max / n - 1) : 0;
+    for (bl_sched_req *r = bl_sched_first_running(e->sched); r; r = r->next) {
+        const bl_session *s = bl_session_of(r);
+        if (r->n_tokens - r->n_computed == 1 && !s->no_draft && r->n_computed > 0) {
+            r->n_draft = BL_MIN(e->depth, s->max_output - s->n_output - 1);
+        }
+    }
+}
+
 bool bl_batch_plan_locked(bl_engine *e) {
     e->denied = NULL;
+    if (drafts(e)) {
+        wish_drafts_locked(e);
+    }
     bl_sched_plan_step(e->sched, prefill_cap(e), &e->plan);
     uint64_t now = bl_clock_mono_ns();
     for (uint32_t i = 0; i < e->plan.n_preempted; i++) {
@@ -260,49 +287,84 @@ static bl_code draw(bl_session *s, bl_sampler *sampler, const float *logits, bl_
     return BL_OK;
 }
 
+/* Is the answer complete with its last token? *ret_stop: because it says so, not for its length. */
+static bool is_over(const bl_session *s, bool *ret_stop) {
+    *ret_stop = s->n_output > 0 &&
+                (bl_session_is_stop(s, s->ids[s->n_prompt + s->n_output - 1]) || bl_session_is_complete(s));
+    return *ret_stop || s->n_output == s->max_output;
+}
+
+/* The row's token; the rows behind it happen only if it is the one that was drafted, and not the last. */
+static bl_code draw_judged(bl_session *s, const bl_wanted_row *w, bl_sampler *sampler, const float *logits,
+                           bl_drawn *ret, bl_err *err) {
+    int32_t *at = &s->ids[s->n_prompt + s->n_output], drafted = w->judges ? *at : -1;
+    bool stop;
+    BL_TRY(draw(s, sampler, logits, ret, err));
+    if (w->judges) {
+        ret->judged = true;
+        ret->right = *at == drafted;
+        s->n_drafted++;
+        s->n_accepted += ret->right;
+    }
+    s->refused = !w->judges || !ret->right || is_over(s, &stop);
+    return BL_OK;
+}
+
 typedef struct {
     bl_engine *e;
     const bl_wanted_row *w;
+    uint32_t n;
 } draw_job;
 
 /* A session whose logits are no numbers fails alone. */
-static void draw_row(void *user, uint32_t i, uint32_t thread) {
-    const draw_job *j = user;
-    const bl_wanted_row *w = &j->w[i];
+static void draw_row(bl_engine *e, const bl_wanted_row *w, uint32_t i, uint32_t thread) {
     bl_session *s = w->s;
-    const float *logits = bl_exec_logits(j->e->exec, i);
+    const float *logits = bl_exec_logits(e->exec, i);
+    e->drawn[i] = (bl_drawn){0};
+    if (s->failed || (w->draws && s->refused)) {
+        return;
+    }
     if (s->logit_hash) {
         s->n_hashed = w->pos + 1;
-        s->hash = bl_logit_hash_row(s->hash, logits, j->e->model.info.n_vocab);
+        s->hash = bl_logit_hash_row(s->hash, logits, e->model.info.n_vocab);
     }
     if (w->draws) {
-        j->e->drawn[i] = (bl_drawn){0};
-        s->failed = draw(s, j->e->samplers[thread], logits, &j->e->drawn[i], &s->last.err) != BL_OK;
+        s->n_kept = w->nth + 1;
+        s->failed = draw_judged(s, w, e->samplers[thread], logits, &e->drawn[i], &s->last.err) != BL_OK;
+        e->drawn[i].given = !s->failed;
     }
 }
 
-/* Rows of one head call: hashes and draws, then the tokens go out. `apart`: each row is of another session,
- * so that threads may share them. */
-static void take_logits(bl_engine *e, const bl_wanted_row *w, uint32_t n, bool apart) {
-    draw_job j = {e, w};
-    if (apart && e->n_samplers > 1) {
-        bl_backend_cpu_each(e->model.backend, n, draw_row, &j);
+/* All rows of the session whose first is row i, in their order. */
+static void draw_rows(void *user, uint32_t i, uint32_t thread) {
+    const draw_job *j = user;
+    bool first = i == 0 || j->w[i - 1].s != j->w[i].s;
+    for (uint32_t k = i; first && k < j->n && j->w[k].s == j->w[i].s; k++) {
+        draw_row(j->e, &j->w[k], k, thread);
+    }
+}
+
+/* Rows of one head call: hashes and draws, then the tokens go out. */
+static void take_logits(bl_engine *e, const bl_wanted_row *w, uint32_t n) {
+    draw_job j = {e, w, n};
+    if (e->n_samplers > 1) {
+        bl_backend_cpu_each(e->model.backend, n, draw_rows, &j);
     }
     for (uint32_t i = 0; i < n; i++) {
-        if (!apart || e->n_samplers == 1) {
-            draw_row(&j, i, 0);
+        if (e->n_samplers == 1) {
+            draw_row(e, &w[i], i, 0);
         }
-        if (w[i].draws && !w[i].s->failed) {
+        if (e->drawn[i].given) {
             bl_session_push_token(w[i].s, &e->drawn[i].t, e->drawn[i].top);
+        }
+        if (e->drawn[i].judged) {
+            e->judged[w[i].nth]++;
+            e->right[w[i].nth] += e->drawn[i].right;
         }
     }
 }
 
 /* ---- the step ---------------------------------------------------------------------------------------- */
-
-static bool is_frontier(const bl_session *s) {
-    return s->sched.n_computed == s->sched.n_tokens;
-}
 
 /* Rows of the plan into the step; *ret_all: a hash covers rows that draw nothing. */
 static uint32_t gather(bl_engine *e, bool *ret_all) {
@@ -312,15 +374,25 @@ static uint32_t gather(bl_engine *e, bool *ret_all) {
     for (uint32_t i = 0; i < e->plan.n_items; i++) {
         const bl_sched_item *it = &e->plan.items[i];
         bl_session *s = bl_session_of(it->req);
-        uint32_t pos = s->sched.n_computed - it->n;
+        uint32_t pos = s->sched.n_computed - it->n, frontier = s->sched.n_tokens - 1;
         bool hashes = false;
-        bl_exec_add(e->exec, s->seq, s->ids + pos, it->n, pos);
+        s->refused = false;
+        s->n_kept = it->n;
+        if (it->n_draft > 0) {
+            bl_exec_add_tentative(e->exec, s->seq, s->ids + pos, it->n, pos);
+        } else {
+            bl_exec_add(e->exec, s->seq, s->ids + pos, it->n, pos);
+        }
         for (uint32_t k = 0; k < it->n; k++) {
-            bool last = k + 1 == it->n && is_frontier(s);
+            bool draws = pos + k >= frontier;
             bool hashed = s->hash_prompt && pos + k < s->n_prompt && pos + k >= s->n_hashed;
-            if (last || hashed) {
-                e->wanted[n_wanted++] =
-                    (bl_wanted_row){.row = row + k, .pos = pos + k, .s = s, .draws = last};
+            if (draws || hashed) {
+                e->wanted[n_wanted++] = (bl_wanted_row){.row = row + k,
+                                                        .pos = pos + k,
+                                                        .nth = k,
+                                                        .s = s,
+                                                        .draws = draws,
+                                                        .judges = draws && k + 1 < it->n};
             }
             hashes = hashes || hashed;
         }
@@ -331,17 +403,17 @@ static uint32_t gather(bl_engine *e, bool *ret_all) {
 }
 
 /* Logits of the wanted rows. Rows that nobody asks about leave after the last stored key; only a hash over
- * the whole prompt keeps them all. */
+ * the whole prompt, and a draft head, keep them all. */
 static bl_code run_head(bl_engine *e, uint32_t n_wanted, bool all, bl_err *err) {
     const bl_model *m = e->model.model;
     uint32_t max = bl_exec_max_out(e->exec);
     for (uint32_t i = 0; i < n_wanted; i++) {
         e->wanted_rows[i] = e->wanted[i].row;
     }
-    if (!all && n_wanted <= max) {
+    if (!all && n_wanted <= max && !drafts(e)) {
         if (n_wanted > 0) {
             BL_TRY(bl_exec_finish(e->exec, e->wanted_rows, n_wanted, err));
-            take_logits(e, e->wanted, n_wanted, true);
+            take_logits(e, e->wanted, n_wanted);
         }
         return BL_OK;
     }
@@ -349,7 +421,7 @@ static bl_code run_head(bl_engine *e, uint32_t n_wanted, bool all, bl_err *err) 
     for (uint32_t from = 0; from < n_wanted; from += max) {
         uint32_t n = BL_MIN(n_wanted - from, max);
         BL_TRY(bl_exec_head(e->exec, e->wanted_rows + from, n, err));
-        take_logits(e, e->wanted + from, n, false);
+        take_logits(e, e->wanted + from, n);
     }
     return BL_OK;
 }
@@ -358,20 +430,95 @@ static bool gave_token(const bl_session *s) {
     return s->n_output > s->sched.n_tokens - s->n_prompt;
 }
 
-/* Is the answer complete with its last token? *ret_stop: because it says so, not for its length. */
-static bool is_over(const bl_session *s, bool *ret_stop) {
-    *ret_stop = gave_token(s) &&
-                (bl_session_is_stop(s, s->ids[s->n_prompt + s->n_output - 1]) || bl_session_is_complete(s));
-    return *ret_stop || s->n_output == s->max_output;
+/* ---- drafting (spec models.md §5.2) ------------------------------------------------------------------- */
+
+/* The nth draft of a session, made in row i, goes where its token will stand if it is right. */
+static void write_draft(bl_engine *e, bl_session *s, uint32_t nth, uint32_t i) {
+    uint32_t k = s->n_output + nth;
+    s->ids[s->n_prompt + k] = k < s->n_script ? s->script[k] : bl_exec_likeliest(e->exec, i);
 }
+
+/* The nth draft of every item that wants so many: from the hidden of its last position and the token behind
+ * it, or from what the head made of those. `rows` holds the item of each row of the step before. */
+static bl_code draft_once(bl_engine *e, uint32_t nth, uint32_t *rows, uint32_t *n_rows, bl_err *err) {
+    uint32_t n = 0, from[BL_SCHED_MAX_RUNNING];
+    bl_exec_begin(e->exec);
+    for (uint32_t i = 0; i < *n_rows; i++) {
+        const bl_sched_item *it = &e->plan.items[rows[i]];
+        if (it->n_draft <= nth) {
+            continue;
+        }
+        const bl_session *s = bl_session_of(it->req);
+        uint32_t pos = s->sched.n_computed - it->n; /* of its last known token */
+        if (nth == 0) {
+            bl_exec_resume(e->exec, s->seq, n);
+        } else {
+            bl_exec_shift(e->exec, n, i);
+        }
+        bl_exec_add(e->exec, s->seq, s->ids + pos + nth, 1, pos + nth - 1);
+        from[n] = n;
+        rows[n++] = rows[i];
+    }
+    *n_rows = n;
+    if (n == 0) {
+        return BL_OK;
+    }
+    BL_TRY(bl_exec_draft(e->exec, err));
+    BL_TRY(bl_exec_draft_head(e->exec, from, n, err));
+    for (uint32_t i = 0; i < n; i++) {
+        write_draft(e, bl_session_of(e->plan.items[rows[i]].req), nth, i);
+    }
+    return BL_OK;
+}
+
+static bl_code draft(bl_engine *e, bl_err *err) {
+    uint32_t rows[BL_SCHED_MAX_RUNNING], n = e->plan.n_items;
+    for (uint32_t i = 0; i < n; i++) {
+        rows[i] = i;
+    }
+    for (uint32_t nth = 0; nth < e->depth && n > 0; nth++) {
+        BL_TRY(draft_once(e, nth, rows, &n, err));
+    }
+    return BL_OK;
+}
+
+/* After the tokens are drawn: states go back to behind the rows that happened, and the head's keys and values
+ * of those rows are stored, so that its history is whole. A row whose next token was just drawn waits for the
+ * next step, which makes it anyway when it drafts; the rows of a prompt do not wait. */
+static bl_code settle_drafts(bl_engine *e, bl_err *err) {
+    uint32_t row = 0, nth = 0;
+    BL_TRY(bl_exec_hidden(e->exec, err));
+    for (uint32_t i = 0; i < e->plan.n_items; i++) {
+        if (e->plan.items[i].n_draft > 0) {
+            bl_exec_keep(e->exec, nth++, bl_session_of(e->plan.items[i].req)->n_kept);
+        }
+    }
+    BL_TRY(bl_exec_settle(e->exec, err));
+    bl_exec_begin(e->exec);
+    for (uint32_t i = 0; i < e->plan.n_items; i++) {
+        const bl_sched_item *it = &e->plan.items[i];
+        bl_session *s = bl_session_of(it->req);
+        uint32_t pos = s->sched.n_computed - it->n, from = it->n_draft > 0 ? pos : s->n_paired;
+        bool waits = it->decode || from < pos;
+        uint32_t to = pos + s->n_kept - (waits ? 1 : 0);
+        bl_exec_add_pairs(e->exec, s->seq, s->ids, from, to, pos, s->n_kept, row);
+        s->n_paired = to;
+        row += it->n;
+    }
+    return bl_exec_rows(e->exec) > 0 ? bl_exec_draft_store(e->exec, err) : BL_OK;
+}
+
+/* ---- the step ---------------------------------------------------------------------------------------- */
 
 /* The cache gets whole tiles as they come, and what is left over when a prompt or an answer is complete. A
  * snapshot of recurrent state goes with the end of a prompt chunk: that is where others may part. Copying
- * takes time, so engine.mu is not held. */
+ * takes time, so engine.mu is not held. A draft head's row for a tile's last position may wait for the token
+ * behind it: so the tile does. */
 static void remember(bl_engine *e, bl_session *s) {
-    uint32_t len = bl_kv_seq_len(s->seq);
-    bool stop, prompt = len <= s->n_prompt, over = is_over(s, &stop);
-    if (e->cache && !s->no_prefix_cache && (prompt || over || len % BL_KV_TILE == 0)) {
+    uint32_t len = bl_kv_seq_len(s->seq), before = len - s->n_kept, waits = drafts(e) ? 1 : 0;
+    bool stop, prompt = len <= s->n_prompt, over = gave_token(s) && is_over(s, &stop);
+    bool tile = (len - waits) / BL_KV_TILE > (before - BL_MIN(waits, before)) / BL_KV_TILE;
+    if (e->cache && !s->no_prefix_cache && (prompt || over || tile)) {
         pthread_mutex_lock(&e->cache_mu);
         bl_prefix_cache_store(e->cache, s->tenant, s->ids, s->seq, over || prompt);
         pthread_mutex_unlock(&e->cache_mu);
@@ -382,6 +529,7 @@ static void remember(bl_engine *e, bl_session *s) {
 static void settle_locked(bl_engine *e, const bl_sched_item *it, uint64_t now) {
     bl_session *s = bl_session_of(it->req);
     uint32_t pos = s->sched.n_computed - it->n;
+    bl_sched_rollback(e->sched, &s->sched, it->n - s->n_kept);
     bl_lease_computed(&s->lease, now, s->sched.n_computed);
     e->stats.n_prompt_tokens += pos < s->n_prompt ? BL_MIN(it->n, s->n_prompt - pos) : 0;
     if (s->failed) {
@@ -392,7 +540,8 @@ static void settle_locked(bl_engine *e, const bl_sched_item *it, uint64_t now) {
     if (!gave_token(s)) {
         return;
     }
-    e->stats.n_output_tokens++;
+    uint32_t n = s->n_output - (s->sched.n_tokens - s->n_prompt);
+    e->stats.n_output_tokens += n;
     s->n_denied = 0;
     bl_lease_token(&s->lease, now);
     if (s->t_first == 0) {
@@ -403,10 +552,31 @@ static void settle_locked(bl_engine *e, const bl_sched_item *it, uint64_t now) {
         bl_histogram_add(&e->stats.token_gap, (double)(now - s->t_last) / 1e9);
     }
     s->t_last = now;
-    bool stop, over = is_over(s, &stop);
-    s->sched.n_tokens++;
-    if (over) {
+    s->sched.n_tokens += n;
+    bool stop;
+    if (is_over(s, &stop)) {
         finish_locked(e, s, stop ? BL_FINISH_STOP : BL_FINISH_LENGTH);
+    }
+}
+
+/* The judged drafts of the step, and what it cost to have them. */
+static void observe_drafts_locked(bl_engine *e, uint64_t ns) {
+    bl_draft_stats *d = &e->stats.draft;
+    uint32_t n_decode = 0, n_full = 0;
+    for (uint32_t i = 0; i < e->plan.n_items; i++) {
+        const bl_sched_item *it = &e->plan.items[i];
+        n_decode += it->decode;
+        n_full += it->decode && it->n_draft == e->depth;
+        d->n_rounds += it->n_draft > 0;
+        d->n_idle_rounds += it->decode && e->depth == 0 && !bl_session_of(it->req)->no_draft;
+    }
+    for (uint32_t k = 0; k < BL_MAX_DRAFT; k++) {
+        d->n_proposed[k] += e->judged[k];
+        d->n_accepted[k] += e->right[k];
+    }
+    d->depth = n_decode > 0 ? e->depth : d->depth;
+    if (e->plan.n_prefill_rows == 0 && n_full == n_decode && n_decode > 0) {
+        bl_draft_depth_observe(&e->draft_depth, n_decode, e->depth, ns, e->judged, e->right);
     }
 }
 
@@ -452,27 +622,38 @@ static void settle_all_locked(bl_engine *e, bl_code rc, const bl_err *why, uint6
     st->attn_scores_useful = scores.useful;
 }
 
+static bl_code run_step(bl_engine *e, bl_err *err) {
+    bool all;
+    if (drafts(e)) {
+        memset(e->judged, 0, sizeof e->judged);
+        memset(e->right, 0, sizeof e->right);
+        BL_TRY(draft(e, err));
+    }
+    uint32_t n_wanted = gather(e, &all);
+    BL_TRY(bl_exec_run(e->exec, 0, e->model.model->stored_op, err));
+    BL_TRY(run_head(e, n_wanted, all, err));
+    return drafts(e) ? settle_drafts(e, err) : BL_OK;
+}
+
 void bl_batch_run(bl_engine *e) {
     bl_err why = {0};
-    bool all;
     uint64_t start = bl_clock_mono_ns();
     bl_watchdog_step(e, e->plan.n_rows);
-    uint32_t n_wanted = gather(e, &all);
-    bl_code rc = bl_exec_run(e->exec, 0, e->model.model->stored_op, &why);
-    if (rc == BL_OK) {
-        rc = run_head(e, n_wanted, all, &why);
-    }
+    bl_code rc = run_step(e, &why);
     uint64_t took = bl_clock_mono_ns() - start;
     bl_watchdog_rest(e);
     for (uint32_t i = 0; i < e->plan.n_items && rc == BL_OK; i++) {
         bl_session *s = bl_session_of(e->plan.items[i].req);
-        bl_kv_seq_commit(s->seq, e->plan.items[i].n);
+        bl_kv_seq_commit(s->seq, s->n_kept);
         if (!s->failed) {
             remember(e, s);
         }
     }
     pthread_mutex_lock(&e->mu);
     observe_locked(e, took);
+    if (rc == BL_OK && drafts(e)) {
+        observe_drafts_locked(e, took);
+    }
     settle_all_locked(e, rc, &why, start);
     pthread_mutex_unlock(&e->mu);
 }
@@ -506,9 +687,9 @@ bl_code bl_batch_open(bl_engine *e, const bl_engine_options *o, bl_err *err) {
     e->max_queue = o->max_queue > 0 ? o->max_queue : BL_DEFAULT_QUEUE;
     bl_sched_options so = {.max_running = l->kv.n_seqs,
                            .max_waiting = BL_MIN(4 * e->max_queue + l->kv.n_seqs, BL_SCHED_MAX_WAITING),
-                           .step_tokens = l->max_rows,
+                           .step_tokens = l->size.max_rows,
                            .chunk_tokens = l->chunk_rows,
-                           .solo_stripe = o->solo_stripe > 0 ? BL_MIN(o->solo_stripe, l->max_rows) : 0,
+                           .solo_stripe = o->solo_stripe > 0 ? BL_MIN(o->solo_stripe, l->size.max_rows) : 0,
                            .max_partial_prefills = o->max_partial_prefills == UINT32_MAX
                                                        ? 0
                                                        : BL_MAX(o->max_partial_prefills, 1u)};
@@ -521,19 +702,21 @@ bl_code bl_batch_open(bl_engine *e, const bl_engine_options *o, bl_err *err) {
     if (o->stall_timeout_ms > 0) {
         e->leases.prefill_ms = e->leases.decode_ms = o->stall_timeout_ms;
     }
+    bl_draft_depth_init(&e->draft_depth, l->size.max_draft, o->draft_fixed);
+    e->stats.draft.max_depth = l->size.max_draft;
     e->prefill_cap = o->prefill_cap;
     e->token_gap_ms = o->token_gap_ms > 0 ? o->token_gap_ms : DEFAULT_GAP_MS;
-    BL_TRY(bl_exec_open(l->model, l->backend, l->max_rows, l->kv.n_seqs, &e->exec, err));
+    BL_TRY(bl_exec_open(l->model, l->backend, &l->size, &e->exec, err));
     BL_TRY(bl_kv_pool_open(&l->kv, &e->pool, err));
     if (l->info.prefix_cache_bytes > 0) {
         BL_TRY(bl_prefix_cache_open(&l->kv, l->info.prefix_cache_bytes, &e->cache, err));
     }
     BL_TRY(bl_sched_open(&so, &memory, &e->sched, err));
     BL_TRY(open_samplers(e, err));
-    e->wanted = bl_alloc_array(l->max_rows, sizeof *e->wanted);
-    e->wanted_rows = bl_alloc_array(l->max_rows, sizeof *e->wanted_rows);
+    e->wanted = bl_alloc_array(l->size.max_rows, sizeof *e->wanted);
+    e->wanted_rows = bl_alloc_array(l->size.max_rows, sizeof *e->wanted_rows);
     if (!e->wanted || !e->wanted_rows) {
-        BL_FAIL(err, BL_ENOMEM, "out of memory for a step of %u rows", l->max_rows);
+        BL_FAIL(err, BL_ENOMEM, "out of memory for a step of %u rows", l->size.max_rows);
     }
     count_cache_locked(e);                                        /* nobody else is there yet */
     BL_ASSERT(bl_kv_pool_can_ever_fit(e->pool, l->kv.n_context)); /* the scheduler counts on it */

@@ -13,6 +13,7 @@
 #include <stddef.h>
 
 #include "bl/bl.h"
+#include "runtime/draft_depth.h"
 #include "runtime/exec.h"
 #include "runtime/kv.h"
 #include "runtime/lease.h"
@@ -37,15 +38,17 @@ typedef enum {
 
 /* A row whose logits are wanted. */
 typedef struct {
-    uint32_t row, pos;
+    uint32_t row, pos, nth; /* nth: among its session's rows of the step */
     bl_session *s;
-    bool draws; /* a token is drawn from it */
+    bool draws;  /* a token is drawn from it */
+    bool judges; /* and the next row's token is a draft of that token */
 } bl_wanted_row;
 
 /* What was drawn from a row, before its session hears of it. */
 typedef struct {
     bl_token_event t;
     bl_top_logprob top[BL_MAX_TOP_LOGPROBS];
+    bool given, judged, right;
 } bl_drawn;
 
 struct bl_engine {
@@ -65,6 +68,9 @@ struct bl_engine {
     bl_wanted_row *wanted; /* [max_rows] */
     uint32_t *wanted_rows; /* [max_rows] */
     bl_session *ended;     /* sessions whose last event is to be handed out */
+    bl_draft_depth draft_depth;
+    uint32_t depth;                                     /* drafts of each request in this step, at most */
+    uint32_t judged[BL_MAX_DRAFT], right[BL_MAX_DRAFT]; /* drafts of this step, by their place */
     uint32_t n_empty_plans;
     bl_session *denied; /* while a step is planned: the last one that the machine had no memory for */
 

@@ -1,5 +1,6 @@
 #include "runtime/loader.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/base.h"
@@ -24,16 +25,20 @@ static bl_code check_options(const bl_engine_options *o, bl_err *err) {
         BL_FAIL(err, BL_EINVAL, "max_concurrent is %u, at most %u are allowed", o->max_concurrent,
                 BL_MAX_CONCURRENT);
     }
+    if (o->draft_depth > BL_MAX_DRAFT) {
+        BL_FAIL(err, BL_EINVAL, "draft_depth is %u, at most %u are allowed", o->draft_depth, BL_MAX_DRAFT);
+    }
     return BL_OK;
 }
 
-/* Rows of a step: at least a chunk, the stripe, and one for each running sequence. */
+/* Rows of a step: at least a chunk, the stripe, and one for each running sequence, with its drafts. */
 static void choose_rows(const bl_engine_options *o, bl_loaded *l) {
     uint32_t n_context = l->kv.n_context;
     l->chunk_rows = BL_MIN(o->prefill_chunk > 0 ? o->prefill_chunk : BL_DEFAULT_CHUNK, n_context);
-    l->max_rows = BL_MAX(BL_MAX(o->step_tokens, l->chunk_rows), l->kv.n_seqs);
-    l->max_rows = BL_MAX(l->max_rows, BL_MIN(o->solo_stripe, n_context));
-    l->kv.max_rows = BL_MIN(l->max_rows, n_context);
+    l->size.max_rows = BL_MAX(BL_MAX(o->step_tokens, l->chunk_rows), l->kv.n_seqs);
+    l->size.max_rows = BL_MAX(l->size.max_rows, BL_MIN(o->solo_stripe, n_context));
+    l->size.max_rows = BL_MAX(l->size.max_rows, bl_exec_max_verified(&l->size));
+    l->kv.max_rows = BL_MIN(l->size.max_rows, n_context);
 }
 
 /* And why: one of the words of bl_model_info. */
@@ -76,7 +81,7 @@ static bl_code choose_budget(const bl_engine_options *o, bl_loaded *l, uint64_t 
     bl_kv_geometry one = l->kv;
     bl_model_info fixed;
     one.capacity_bytes = bl_kv_seq_bytes(&one, BL_MIN(one.n_context, BL_KV_TILE));
-    BL_TRY(bl_plan_make(l->model, l->backend, &one, l->max_rows, 0, &fixed, err));
+    BL_TRY(bl_plan_make(l->model, l->backend, &one, &l->size, 0, &fixed, err));
     uint64_t beside = fixed.total_bytes - one.capacity_bytes;
     uint64_t limit = o->max_memory_bytes > 0 ? o->max_memory_bytes : bl_plan_available_bytes();
     uint64_t room = limit == 0 ? UINT64_MAX : limit > beside ? limit - beside : 0;
@@ -111,6 +116,9 @@ static bl_code inspect(const bl_engine_options *o, bl_loaded *l, bl_err *err) {
     BL_TRY(check_options(o, err));
     BL_TRY(bl_checkpoint_open(o->model_path, &l->ckpt, err));
     BL_TRY(bl_model_new(l->ckpt, act, &l->model, err));
+    if (o->draft_depth == 0) {
+        bl_model_drop_draft(l->model, NULL);
+    }
     BL_TRY(bl_backend_cpu_open(&cpu, &l->backend, err));
     BL_TRY(bl_model_check_backend(l->model, l->backend, err));
     uint32_t trained = l->model->cfg.n_context_trained;
@@ -125,12 +133,14 @@ static bl_code inspect(const bl_engine_options *o, bl_loaded *l, bl_err *err) {
                              .n_context = o->n_context > 0 ? o->n_context : trained,
                              .n_seqs = o->max_concurrent > 0 ? o->max_concurrent : DEFAULT_CONCURRENT,
                              .f32 = o->activations_f32};
+    l->size.max_seqs = l->kv.n_seqs;
+    l->size.max_draft = bl_model_has_draft(l->model) ? o->draft_depth : 0;
     uint64_t cache = 0;
     const char *reason;
     l->kv.storage = choose_storage(o, &reason);
     choose_rows(o, l);
     BL_TRY(choose_budget(o, l, &cache, err));
-    BL_TRY(bl_plan_make(l->model, l->backend, &l->kv, l->max_rows, cache, &l->info, err));
+    BL_TRY(bl_plan_make(l->model, l->backend, &l->kv, &l->size, cache, &l->info, err));
     l->info.max_concurrent = l->kv.n_seqs;
     l->info.kv_storage = bl_kv_storage_name(l->kv.storage);
     l->info.kv_storage_reason = reason;
@@ -178,20 +188,42 @@ static void part_consumed(void *user, const bl_tensor_view *part) {
     }
 }
 
+static bl_code load_matrices(bl_loaded *l, size_t from, size_t to, progress *p, bl_err *err) {
+    for (size_t i = from; i < to; i++) {
+        BL_TRY(bl_model_load_matrix(l->model, l->backend, i, part_consumed, p, err));
+    }
+    return BL_OK;
+}
+
+/* A head that cannot be read costs the head: the plan, made with it, holds all the more without. */
+static void load_draft(bl_loaded *l, progress *p) {
+    bl_model *m = l->model;
+    bl_err why;
+    if (!bl_model_has_draft(m) ||
+        (bl_model_load_vectors(m, m->n_trunk_vectors, m->n_vectors, &why) == BL_OK &&
+         load_matrices(l, m->n_trunk_matrices, m->n_matrices, p, &why) == BL_OK)) {
+        return;
+    }
+    bl_model_drop_draft(m, l->backend);
+    l->kv.n_layers = m->n_kv;
+    l->kv.n_states = m->n_states;
+    l->size.max_draft = l->info.draft_depth = 0;
+    snprintf(l->info.draft, sizeof l->info.draft, "%s", why.msg);
+}
+
 bl_code bl_loader_load(const bl_engine_options *o, bl_loaded *l, bl_err *err) {
     bl_model *m = l->model;
     progress p = {.o = o, .ckpt = l->ckpt};
     BL_TRY(check_memory(o, l, err));
-    BL_TRY(bl_model_load_vectors(m, err));
+    BL_TRY(bl_model_load_vectors(m, 0, m->n_trunk_vectors, err));
     for (size_t i = 0; i < m->n_matrices; i++) {
         p.total += bl_model_matrix_file_bytes(&m->matrices[i]);
     }
     if (o->progress) {
         o->progress(o->progress_user, 0, p.total);
     }
-    for (size_t i = 0; i < m->n_matrices; i++) {
-        BL_TRY(bl_model_load_matrix(m, l->backend, i, part_consumed, &p, err));
-    }
+    BL_TRY(load_matrices(l, 0, m->n_trunk_matrices, &p, err));
+    load_draft(l, &p);
     /* what was read from a file that changed meanwhile is no model, even where it looked like one */
     BL_TRY(bl_checkpoint_check_intact(l->ckpt, err));
     bl_model_resolve(m);

@@ -8,6 +8,7 @@
 #include "bl/bl.h"
 #include "formats/checkpoint.h"
 #include "model/model.h"
+#include "runtime/exec.h"
 #include "runtime/kv.h"
 
 #define BL_DEFAULT_CHUNK 256u
@@ -18,8 +19,9 @@ typedef struct {
     bl_backend *backend;
     bl_model *model;
     bl_model_info info;
-    bl_kv_geometry kv;             /* of the plan; layers borrowed from model */
-    uint32_t max_rows, chunk_rows; /* of a step; of one prompt in it */
+    bl_kv_geometry kv; /* of the plan; layers borrowed from model */
+    bl_exec_size size;
+    uint32_t chunk_rows; /* of one prompt in a step */
 } bl_loaded;
 
 /* Opens, recognises, checks tensors and the backend's support, and makes the memory plan: headers only. *ret

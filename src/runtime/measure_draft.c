@@ -33,6 +33,7 @@ static void close_machine(machine *m) {
 static bl_code open_machine(machine *m, const bl_engine_options *options, bl_err *err) {
     bl_engine_options o = *options;
     o.max_concurrent = 1;
+    o.draft_depth = BL_DRAFT_MEASURED;
     o.prefill_chunk = PIECE;
     o.step_tokens = o.solo_stripe = 0;
     o.prefix_cache_bytes = 0;
@@ -45,7 +46,7 @@ static bl_code open_machine(machine *m, const bl_engine_options *options, bl_err
                 bl_checkpoint_name(m->l.ckpt), why[0] != '\0' ? ": " : "", why);
     }
     BL_TRY(bl_loader_load(&o, &m->l, err));
-    BL_TRY(bl_exec_open(m->l.model, m->l.backend, m->l.max_rows, 1, &m->exec, err));
+    BL_TRY(bl_exec_open(m->l.model, m->l.backend, &m->l.size, &m->exec, err));
     BL_TRY(bl_kv_pool_open(&m->l.kv, &m->pool, err));
     BL_TRY(bl_kv_seq_new(m->pool, &m->seq, err));
     m->best = bl_alloc_array(PIECE, sizeof *m->best);
@@ -55,19 +56,11 @@ static bl_code open_machine(machine *m, const bl_engine_options *options, bl_err
     return BL_OK;
 }
 
-static int32_t likeliest(const float *logits, uint32_t n) {
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < n; i++) {
-        best = logits[i] > logits[best] ? i : best;
-    }
-    return (int32_t)best;
-}
-
 typedef bl_code head_fn(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err);
 
 /* The likeliest token of every row of the step. */
 static bl_code choices(machine *m, head_fn *head, uint32_t n, int32_t *ret, bl_err *err) {
-    uint32_t rows[BL_EXEC_MAX_OUT], n_vocab = m->l.model->cfg.n_vocab;
+    uint32_t rows[BL_EXEC_MAX_OUT];
     for (uint32_t r = 0; r < n; r += BL_EXEC_MAX_OUT) {
         uint32_t k = BL_MIN(n - r, BL_EXEC_MAX_OUT);
         for (uint32_t i = 0; i < k; i++) {
@@ -75,7 +68,7 @@ static bl_code choices(machine *m, head_fn *head, uint32_t n, int32_t *ret, bl_e
         }
         BL_TRY(head(m->exec, rows, k, err));
         for (uint32_t i = 0; i < k; i++) {
-            ret[r + i] = likeliest(bl_exec_logits(m->exec, i), n_vocab);
+            ret[r + i] = bl_exec_likeliest(m->exec, i);
         }
     }
     return BL_OK;
@@ -126,7 +119,7 @@ static bl_code measure(machine *m, const int32_t *tokens, size_t n,
     bl_draft_agreement sum = {0};
     size_t at = 0;
     while (n - at > BL_DRAFT_MEASURED) { /* what is left of the text says nothing about the last depth */
-        uint32_t k = (uint32_t)BL_MIN(n - at, (size_t)BL_MIN(PIECE, m->l.max_rows));
+        uint32_t k = (uint32_t)BL_MIN(n - at, (size_t)BL_MIN(PIECE, m->l.size.max_rows));
         if (go_on && !go_on(user, at, n)) {
             BL_FAIL(err, BL_ECANCEL, "interrupted after %zu of %zu tokens", at, n);
         }

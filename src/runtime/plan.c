@@ -6,7 +6,6 @@
 #include "base/base.h"
 #include "base/buf.h"
 #include "base/file.h"
-#include "runtime/exec.h"
 #include "runtime/prefix_cache.h"
 #include "runtime/sampler.h"
 
@@ -184,8 +183,8 @@ uint32_t bl_plan_samplers(const bl_backend *b, uint32_t n_seqs) {
     return n_seqs > 1 ? bl_backend_cpu_threads(b) : 1;
 }
 
-bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometry *kv, uint32_t max_rows,
-                     uint64_t prefix_cache_bytes, bl_model_info *ret, bl_err *err) {
+bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometry *kv,
+                     const bl_exec_size *size, uint64_t prefix_cache_bytes, bl_model_info *ret, bl_err *err) {
     const bl_decoder_config *c = &m->cfg;
     bl_model_info r = {.n_params = m->n_params,
                        .n_active_params = m->n_active_params,
@@ -203,6 +202,7 @@ bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometr
                        .window = c->window,
                        .n_context_trained = c->n_context_trained,
                        .n_context = kv->n_context,
+                       .draft_depth = size->max_draft,
                        .tied_embeddings = c->tied,
                        .file_bytes = bl_checkpoint_tensor_bytes(m->ckpt)};
     for (uint32_t i = 0; i < c->n_layers; i++) {
@@ -213,9 +213,9 @@ bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometr
     snprintf(r.container, sizeof r.container, "%s",
              bl_checkpoint_kind_of(m->ckpt) == BL_CKPT_GGUF ? "gguf" : "safetensors");
     snprintf(r.draft, sizeof r.draft, "%s",
-             bl_model_has_draft(m)   ? "embedded"
-             : c->n_draft_layers > 0 ? c->draft_refused
-                                     : "none");
+             c->draft_refused[0] != '\0' ? c->draft_refused
+             : c->n_draft_layers > 0     ? "embedded"
+                                         : "none");
     describe_parts(m, &r);
     BL_TRY(sum_weights(m, b, &r, err));
     r.kv_bytes_per_token = bl_kv_bytes_per_token(kv);
@@ -228,9 +228,9 @@ bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometr
     r.prefix_cache_bytes = prefix_cache_bytes;
     r.state_bytes = bl_kv_state_bytes(kv);
     r.kv_bytes += r.state_bytes * kv->n_seqs;
-    BL_TRY(bl_exec_bytes(m, max_rows, kv->n_seqs, &r.scratch_bytes, err));
+    BL_TRY(bl_exec_bytes(m, size, &r.scratch_bytes, err));
     r.scratch_bytes +=
-        backend_scratch(m, max_rows) + bl_plan_samplers(b, kv->n_seqs) * bl_sampler_bytes(c->n_vocab);
+        backend_scratch(m, size->max_rows) + bl_plan_samplers(b, kv->n_seqs) * bl_sampler_bytes(c->n_vocab);
     r.other_bytes =
         PROGRAM_BYTES + (uint64_t)c->n_vocab * TOKENIZER_TOKEN_BYTES + bl_kv_bookkeeping_bytes(kv);
     if (prefix_cache_bytes > 0) {

@@ -6,11 +6,13 @@
 #include "backend/backend.h"
 #include "bl/bl.h"
 #include "model/model.h"
+#include "runtime/exec.h"
 #include "runtime/kv.h"
 
 /* Fills info from headers. */
-bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometry *kv, uint32_t max_rows,
-                     uint64_t prefix_cache_bytes, bl_model_info *ret, bl_err *err) BL_MUST_CHECK;
+bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometry *kv,
+                     const bl_exec_size *size, uint64_t prefix_cache_bytes, bl_model_info *ret,
+                     bl_err *err) BL_MUST_CHECK;
 
 /* Samplers of an engine: one for each thread, or one where a single sequence runs. */
 uint32_t bl_plan_samplers(const bl_backend *b, uint32_t n_seqs);

@@ -38,6 +38,11 @@ static bl_code check_request(const bl_request *r, uint32_t n_vocab, uint32_t n_c
         BL_FAIL(err, BL_EINVAL, "the grammar is made for %u tokens, the vocabulary has %u",
                 bl_grammar_state_n_vocab(r->grammar), n_vocab);
     }
+    for (size_t i = 0; i < r->n_draft_script; i++) {
+        if (r->draft_script[i] < 0 || (uint32_t)r->draft_script[i] >= n_vocab) {
+            BL_FAIL(err, BL_EINVAL, "a token of the draft script is outside the vocabulary of %u", n_vocab);
+        }
+    }
     BL_TRY(bl_logit_bias_check(r->logit_bias, r->n_logit_bias, n_vocab, err));
     return bl_sampling_check(&r->sampling, err);
 }
@@ -58,6 +63,7 @@ static void free_arrays(bl_session *s) {
     bl_free(s->tokens);
     bl_free(s->top);
     bl_free(s->bias);
+    bl_free(s->script);
     bl_token_counts_free(s->counts);
     bl_grammar_state_free(s->grammar);
     bl_free(s->mask);
@@ -79,11 +85,13 @@ bl_code bl_session_new(const bl_request *r, uint32_t n_vocab, uint32_t n_context
     s->tokens = bl_alloc_array(s->max_output, sizeof *s->tokens);
     s->top = bl_alloc_array((size_t)s->max_output * s->n_top, sizeof *s->top);
     s->bias = bl_alloc_array(r->n_logit_bias, sizeof *s->bias);
+    s->n_script = (uint32_t)BL_MIN(r->n_draft_script, s->max_output);
+    s->script = bl_alloc_array(s->n_script, sizeof *s->script);
     s->mask = bl_alloc_array(r->grammar ? ((size_t)n_vocab + 31) / 32 : 0, sizeof *s->mask);
     bool counted =
         !bl_penalties_on(&r->sampling) ||
         bl_token_counts_new(r->prompt, s->n_prompt, s->max_output, n_vocab, &s->counts, NULL) == BL_OK;
-    if (!s->ids || !s->tokens || !s->top || !s->bias || !s->mask || !counted || !init_sync(s)) {
+    if (!s->ids || !s->tokens || !s->top || !s->bias || !s->script || !s->mask || !counted || !init_sync(s)) {
         free_arrays(s);
         BL_FAIL(err, BL_ENOMEM, "out of memory for a session of %zu prompt tokens and up to %u more",
                 r->n_prompt, BL_MIN(r->max_tokens, n_context));
@@ -97,11 +105,15 @@ bl_code bl_session_new(const bl_request *r, uint32_t n_vocab, uint32_t n_context
         memcpy(s->bias, r->logit_bias, r->n_logit_bias * sizeof *s->bias);
     }
     s->n_bias = (uint32_t)r->n_logit_bias;
+    if (s->n_script > 0) {
+        memcpy(s->script, r->draft_script, s->n_script * sizeof *s->script);
+    }
     s->sampling = r->sampling;
     s->logprobs = r->logprobs;
     s->logit_hash = r->logit_hash || r->hash_prompt;
     s->hash_prompt = r->hash_prompt;
     s->no_prefix_cache = r->no_prefix_cache;
+    s->no_draft = r->no_draft;
     s->tenant = r->tenant;
     s->sched = (bl_sched_req){
         .priority = r->priority, .n_tokens = s->n_prompt, .n_tokens_end = s->n_prompt + s->max_output};

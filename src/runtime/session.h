@@ -39,7 +39,9 @@ struct bl_session {
     bl_sampling sampling;
     bl_logit_bias *bias; /* [n_bias] */
     uint32_t n_bias;
-    bool logprobs, logit_hash, hash_prompt, no_prefix_cache;
+    bool logprobs, logit_hash, hash_prompt, no_prefix_cache, no_draft;
+    int32_t *script; /* [n_script]: what is drafted for output tokens; measurements and tests */
+    uint32_t n_script;
     uint64_t tenant;
     uint64_t t_submit;
 
@@ -56,6 +58,10 @@ struct bl_session {
     int32_t *ids;   /* [n_prompt + max_output]: prompt, then output; a reader sees the ones of its events */
     bl_kv_seq *seq; /* NULL while it waits */
     uint32_t n_output, n_cached;
+    uint32_t n_paired;              /* positions whose row of the draft head is stored */
+    uint32_t n_drafted, n_accepted; /* judged; of them right */
+    uint32_t n_kept;                /* rows of this step that happened: not behind a refused draft */
+    bool refused;      /* in this step a draft was, or the answer ended: later rows did not happen */
     uint32_t n_hashed; /* rows up to this position are in the hash; a second prefill skips them */
     uint64_t t_start, t_first, t_last, max_gap_ns, hash;
     struct bl_session *next_ended; /* those that a step ends, until their events are out */

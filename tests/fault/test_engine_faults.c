@@ -186,6 +186,8 @@ static bl_engine_options many_options(const setup *u) {
     o.max_concurrent = 3;
     o.prefill_chunk = 32; /* a prompt that is restarted passes the place where memory ends in a later step */
     o.kv_storage = u->storage;
+    o.draft_depth = 2; /* of a model with a head */
+    o.draft_fixed = true;
     assert_int_equal(bl_model_inspect(&o, &info, NULL), BL_OK);
     o.kv_bytes = info.kv_seq_bytes;
     o.prefix_cache_bytes = 2 * info.kv_seq_bytes + 4 * info.state_bytes;

@@ -67,7 +67,8 @@ static void machine_close(machine *m) {
 static bl_code machine_open(machine *m, const bl_engine_options *o, bl_err *err) {
     BL_TRY(bl_loader_inspect(o, &m->l, err));
     BL_TRY(bl_loader_load(o, &m->l, err));
-    BL_TRY(bl_exec_open(m->l.model, m->l.backend, m->l.max_rows, 1, &m->exec, err));
+    m->l.size.max_seqs = 1;
+    BL_TRY(bl_exec_open(m->l.model, m->l.backend, &m->l.size, &m->exec, err));
     BL_TRY(bl_kv_pool_open(&m->l.kv, &m->pool, err));
     BL_TRY(bl_kv_seq_new(m->pool, &m->seq, err));
     return bl_sampler_new(m->l.info.n_vocab, &m->sampler, err);
@@ -264,7 +265,7 @@ static bl_code compare_draft(machine *m, const bl_safetensors *st, bool *ok, bl_
 /* Evaluates the prompt in chunks; logits of the last row. */
 static bl_code prefill(machine *m, const int32_t *ids, uint32_t n, const float **ret, bl_err *err) {
     for (uint32_t at = 0; at < n;) {
-        uint32_t k = BL_MIN(n - at, m->l.max_rows);
+        uint32_t k = BL_MIN(n - at, m->l.size.max_rows);
         BL_TRY(start_rows(m, ids + at, k, err));
         BL_TRY(bl_exec_run(m->exec, 0, m->l.model->stored_op, err));
         at += k;
@@ -375,7 +376,7 @@ static bl_code hash(const char *path, const options *o, bl_err *err) {
     const uint32_t n_vocab = rc == BL_OK ? m.l.model->cfg.n_vocab : 0;
     const float *logits = NULL;
     for (uint32_t at = 0; at < o->n_tokens && rc == BL_OK;) {
-        uint32_t k = BL_MIN(o->n_tokens - at, m.l.max_rows);
+        uint32_t k = BL_MIN(o->n_tokens - at, m.l.size.max_rows);
         rc = start_rows(&m, o->tokens + at, k, err);
         rc = rc == BL_OK ? bl_exec_run(m.exec, 0, m.l.model->select_op, err) : rc;
         for (uint32_t r = 0; r < k && rc == BL_OK; r++) {
@@ -435,7 +436,7 @@ static bl_code each_row(machine *m, const int32_t *ids, uint32_t n,
                         void (*fn)(void *user, uint32_t row, const float *logits), void *user, bl_err *err) {
     bl_kv_seq_cut(m->seq, 0);
     for (uint32_t at = 0; at < n;) {
-        uint32_t k = BL_MIN(n - at, m->l.max_rows);
+        uint32_t k = BL_MIN(n - at, m->l.size.max_rows);
         BL_TRY(start_rows(m, ids + at, k, err));
         BL_TRY(bl_exec_run(m->exec, 0, m->l.model->select_op, err));
         for (uint32_t r = 0; r < k; r++) {
@@ -606,6 +607,7 @@ static bool parse(int argc, char **argv, options *o) {
 int main(int argc, char **argv) {
     static options o;
     bl_engine_options_init(&o.engine);
+    o.engine.draft_depth = 2; /* the head is compared too */
     o.engine.activations_f32 = true;
     if (!parse(argc, argv, &o)) {
         fprintf(stderr, "usage: golden [--activations f32|int8] [--cpu-mask M] [--threads N] [--chunk N] "

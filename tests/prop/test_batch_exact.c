@@ -1,10 +1,13 @@
 /* The same answer always (NUMERICS.md §8.2): whatever runs beside a request, however its prompt is cut,
- * wherever its keys lie, whether the cache knew a part of it, and however often it was preempted, its tokens
- * and the hash of its logits are those of the request alone.
+ * wherever its keys lie, whether the cache knew a part of it, however often it was preempted, and however
+ * many tokens were drafted, rightly or wrongly, its tokens and the hash of its logits are those of the
+ * request alone, without drafting.
  *
- * Rounds are random: family, engine settings, prompts, lengths, settings of the draw, arrival, cancels. The
- * seed of a failing round is printed; BL_EXACT_SEED=N repeats it, BL_EXACT_ROUNDS=N asks for more of them (CI
- * runs DEFAULT_ROUNDS of each family; 1 is for slow builds and makes rounds and lengths fewer too). Models of
+ * Rounds are random: family, engine settings, prompts, lengths, settings of the draw, arrival, cancels,
+ * drafts (those of the head, and prescribed ones that are right at random, because an untrained head never
+ * is). The seed of a failing round is printed; BL_EXACT_SEED=N repeats it, BL_EXACT_ROUNDS=N asks for more of
+ * them (CI runs DEFAULT_ROUNDS of each family; 1 is for slow builds and makes rounds and lengths fewer too).
+ * Models of
  * ../shared join in where it is there.
  */
 #include "../unit/cmocka_all.h"
@@ -28,8 +31,9 @@
 
 static const char *const families[] = {"llama-tiny",   "gemma3-tiny", "gemma4-e-tiny",   "gemma4-moe-tiny",
                                        "gpt_oss-tiny", "qwen3-tiny",  "qwen3_5-moe-tiny"};
-static const char *const shared_families[] = {"gemma4-dense-tiny", "gemma4-vl-tiny", "qwen3_5-tiny",
-                                              "qwen3_5-vl-tiny"};
+static const char *const shared_families[] = {"tiny/gemma4-dense-tiny", "tiny/gemma4-vl-tiny",
+                                              "tiny/qwen3_5-tiny", "tiny/qwen3_5-vl-tiny",
+                                              "small/qwen3_5-doc"};
 
 typedef struct {
     int32_t prompt[MAX_PROMPT];
@@ -40,6 +44,9 @@ typedef struct {
     bool hash_prompt, has_bias, has_grammar;
     bl_logit_bias bias[2];
     uint32_t cancel_after; /* tokens; UINT32_MAX: never */
+    bool no_draft;
+    int32_t script[MAX_OUTPUT]; /* drafts; [n_script] */
+    uint32_t n_script;
 } request;
 
 typedef struct {
@@ -103,6 +110,9 @@ static bl_session *submit(bl_engine *e, const request *q, uint64_t seed) {
     r.hash_prompt = q->hash_prompt;
     r.logit_bias = q->bias;
     r.n_logit_bias = q->has_bias ? BL_COUNTOF(q->bias) : 0;
+    r.no_draft = q->no_draft;
+    r.draft_script = q->script;
+    r.n_draft_script = q->n_script;
     if (q->has_grammar) {
         bl_grammar_vocab *v = letters(bl_engine_info(e)->n_vocab);
         bl_grammar *g = NULL;
@@ -182,6 +192,18 @@ static void make_requests(request *q, uint32_t n, uint32_t n_vocab, bool tight, 
     }
 }
 
+/* Drafts for some of the requests, of which a part is what the answer will be. */
+static void make_scripts(request *q, const answer *a, uint32_t n, uint32_t n_vocab, uint64_t *seed) {
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t right = below(seed, 5); /* of 4 */
+        q[i].no_draft = below(seed, 6) == 0;
+        q[i].n_script = below(seed, 3) > 0 ? a[i].n : below(seed, a[i].n + 1);
+        for (uint32_t k = 0; k < q[i].n_script; k++) {
+            q[i].script[k] = below(seed, 4) < right ? a[i].ids[k] : (int32_t)below(seed, n_vocab);
+        }
+    }
+}
+
 static void run_alone(const char *path, const request *q, answer *a, uint32_t n, uint64_t seed) {
     bl_engine_options o;
     bl_engine_options_init(&o);
@@ -220,6 +242,8 @@ static bl_engine_options random_options(const char *path, uint64_t *seed) {
     o.max_concurrent = 1 + below(seed, 8);
     o.kv_storage = below(seed, 2) ? BL_KV_CHOICE_PAGED : BL_KV_CHOICE_CONTIGUOUS;
     o.prefix_cache_bytes = below(seed, 3) == 0 ? 0 : BL_AUTO;
+    o.draft_depth = below(seed, 5);
+    o.draft_fixed = below(seed, 3) > 0;
     return o;
 }
 
@@ -290,7 +314,8 @@ static void compare(const request *q, const answer *alone, const answer *togethe
 }
 
 typedef struct {
-    uint64_t rounds, requests, preempted, hits, cancelled;
+    uint64_t rounds, requests, preempted, hits, cancelled, drafted, right;
+    bool heads; /* a family with a draft head took part */
 } tally;
 
 static void run_round(const char *path, uint64_t seed0, tally *t) {
@@ -303,6 +328,7 @@ static void run_round(const char *path, uint64_t seed0, tally *t) {
     bl_engine *e = open_engine(&o, seed0);
     make_requests(q, n, bl_engine_info(e)->n_vocab, below(&seed, 2), &seed);
     run_alone(path, q, alone, n, seed0);
+    make_scripts(q, alone, n, bl_engine_info(e)->n_vocab, &seed);
     run_together(e, q, together, n, &seed, seed0);
     compare(q, alone, together, n, seed0);
     bl_engine_stats st;
@@ -316,6 +342,11 @@ static void run_round(const char *path, uint64_t seed0, tally *t) {
     t->preempted += st.n_preempted;
     t->hits += st.cache_hits;
     t->cancelled += st.n_cancelled;
+    t->heads |= st.draft.max_depth > 0;
+    for (uint32_t k = 0; k < BL_MAX_DRAFT; k++) {
+        t->drafted += st.draft.n_proposed[k];
+        t->right += st.draft.n_accepted[k];
+    }
     bl_engine_close(e);
 }
 
@@ -340,15 +371,19 @@ static void test_mixes_give_the_answers_of_requests_alone(void **state) {
     }
     char shared[512];
     const char *root = getenv("BL_SHARED");
-    snprintf(shared, sizeof shared, "%s/fixtures/tiny", root ? root : BL_SOURCE_DIR "/../shared");
+    snprintf(shared, sizeof shared, "%s/fixtures", root ? root : BL_SOURCE_DIR "/../shared");
     for (size_t i = 0; i < BL_COUNTOF(shared_families); i++) {
         run_family(shared, shared_families[i], &t);
     }
-    printf("%llu rounds, %llu requests, %llu preemptions, %llu cache hits, %llu cancelled\n",
-           (unsigned long long)t.rounds, (unsigned long long)t.requests, (unsigned long long)t.preempted,
-           (unsigned long long)t.hits, (unsigned long long)t.cancelled);
+    printf(
+        "%llu rounds, %llu requests, %llu preemptions, %llu cache hits, %llu cancelled, %llu tokens drafted, "
+        "%llu of them right\n",
+        (unsigned long long)t.rounds, (unsigned long long)t.requests, (unsigned long long)t.preempted,
+        (unsigned long long)t.hits, (unsigned long long)t.cancelled, (unsigned long long)t.drafted,
+        (unsigned long long)t.right);
     if (!getenv("BL_EXACT_SEED") && !is_short()) { /* the suite must have met what it is about */
         assert_true(t.preempted > 0 && t.hits > 0 && t.cancelled > 0);
+        assert_true(t.heads && t.right > 0 && t.drafted > t.right);
     }
 }
 

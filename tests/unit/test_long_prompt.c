@@ -123,8 +123,8 @@ static void test_work_areas_do_not_grow_with_the_context(void **state) {
         bl_exec *x = NULL;
         TINY_MUST(bl_loader_inspect(&o, &l, NULL));
         TINY_MUST(bl_loader_load(&o, &l, NULL));
-        assert_int_equal(l.max_rows, CHUNK);
-        TINY_MUST(bl_exec_open(l.model, l.backend, l.max_rows, l.kv.n_seqs, &x, NULL));
+        assert_int_equal(l.size.max_rows, CHUNK);
+        TINY_MUST(bl_exec_open(l.model, l.backend, &l.size, &x, NULL));
         backend[i] = bl_exec_backend_bytes(x);
         planned[i] = l.info.scratch_bytes;
         bl_exec_close(x);

@@ -578,7 +578,7 @@ static void test_biases_are_bound(void **state) {
     bl_checkpoint *c;
     const char *path = write_llama(edit_biases);
     assert_int_equal(try_model(path, msg, &m, &c), BL_OK);
-    TINY_MUST(bl_model_load_vectors(m, NULL));
+    TINY_MUST(bl_model_load_vectors(m, 0, m->n_vectors, NULL));
     bl_model_resolve(m);
     size_t n = 0;
     for (size_t i = 0; i < m->n_ops && m->ops[i].layer <= 0; i++) {
