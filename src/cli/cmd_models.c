@@ -7,6 +7,7 @@
 #include "base/nearest.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/machine.h"
 #include "formats/checkpoint.h"
 #include "provider/demo.h"
 #include "provider/hub.h"
@@ -217,7 +218,19 @@ static json_t *parts_json(const bl_model_info *m) {
     return j;
 }
 
-static json_t *info_json(const char *path, const bl_model_info *m, const bl_chat *chat) {
+static json_t *names_json(const bl_capabilities *c) {
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < c->n; i++) {
+        (void)json_array_append_new(list, json_string(c->names[i]));
+    }
+    if (c->n_unreadable > 0) {
+        (void)json_array_append_new(list, json_null());
+    }
+    return list;
+}
+
+static json_t *info_json(const char *path, const bl_model_info *m, const bl_chat *chat,
+                         const bl_cli_needs *needs) {
     static const char *const sources[] = {
         [BL_TEMPLATE_NONE] = "none", [BL_TEMPLATE_FILE] = "checkpoint", [BL_TEMPLATE_BUILTIN] = "builtin"};
     bl_chat_defaults d = bl_chat_sampling_defaults(chat);
@@ -241,6 +254,8 @@ static json_t *info_json(const char *path, const bl_model_info *m, const bl_chat
     (void)json_object_set_new(j, "sampling_defaults",
                               json_pack("{s:f, s:f, s:i, s:f}", "temperature", (double)d.temperature, "top_p",
                                         (double)d.top_p, "top_k", (int)d.top_k, "min_p", (double)d.min_p));
+    (void)json_object_set_new(j, "requires", names_json(&needs->needs));
+    (void)json_object_set_new(j, "missing", names_json(&needs->missing));
     return j;
 }
 
@@ -314,7 +329,19 @@ static void print_shape(const bl_model_info *m) {
            m->head_dim, m->n_vocab, m->tied_embeddings ? ", tied embeddings" : "");
 }
 
-static void print_info(const char *path, const bl_model_info *m, const bl_chat *chat) {
+static void print_needs(const bl_cli_needs *n) {
+    char text[BL_CAPABILITIES_TEXT];
+    if (n->needs.n > 0 || n->needs.n_unreadable > 0) {
+        printf("requires     %s", bl_capabilities_text(&n->needs, text));
+        if (n->missing.n > 0 || n->missing.n_unreadable > 0) {
+            printf("; this machine lacks %s", bl_capabilities_text(&n->missing, text));
+        }
+        putchar('\n');
+    }
+}
+
+static void print_info(const char *path, const bl_model_info *m, const bl_chat *chat,
+                       const bl_cli_needs *needs) {
     char a[24], b[24], c[24], d[24], e[24];
     bl_chat_defaults s = bl_chat_sampling_defaults(chat);
     printf("path         %s\n", path);
@@ -330,6 +357,7 @@ static void print_info(const char *path, const bl_model_info *m, const bl_chat *
     }
     putchar('\n');
     print_shape(m);
+    print_needs(needs);
     printf("context      %u (the checkpoint declares %u)\n", m->n_context, m->n_context_trained);
     printf("memory       %s: weights %s, KV %s, scratch %s, other %s\n", bl_cli_size(m->total_bytes, a),
            bl_cli_size(m->weights_bytes, b), bl_cli_size(m->kv_bytes, c), bl_cli_size(m->scratch_bytes, d),
@@ -378,6 +406,7 @@ static int run_info(int argc, char **argv) {
     bl_err err;
     bl_engine_options eo;
     bl_model_info info;
+    bl_cli_needs needs;
     bl_chat *chat = NULL;
     char *path = NULL;
     a.engine.model = o.args[0];
@@ -388,10 +417,13 @@ static int run_info(int argc, char **argv) {
     if (rc == BL_OK) {
         rc = bl_cli_chat_open(path, &chat, &err);
     }
+    if (rc == BL_OK) {
+        rc = bl_cli_needs_of(path, eo.cpu_mask, &needs, &err);
+    }
     if (rc == BL_OK && a.json) {
-        rc = bl_cli_print_json(info_json(path, &info, chat), &err);
+        rc = bl_cli_print_json(info_json(path, &info, chat, &needs), &err);
     } else if (rc == BL_OK) {
-        print_info(path, &info, chat);
+        print_info(path, &info, chat, &needs);
     }
     bl_chat_free(chat);
     bl_free(path);

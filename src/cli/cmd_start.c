@@ -11,6 +11,7 @@
 #include "base/words.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/machine.h"
 #include "serve/serve.h"
 
 typedef struct {
@@ -267,6 +268,7 @@ static bl_code open_model(const start_args *a, loaded *m, bl_err *err) {
     bl_engine_options o;
     bl_cli_progress bar;
     BL_TRY(bl_cli_engine_options(&a->engine, &a->store, &o, &m->path, err));
+    BL_TRY(bl_cli_check_needs(m->path, o.cpu_mask, err));
     BL_TRY(open_chat(m, err));
     batch_options(a, &o);
     bl_cli_progress_init(&bar, "loading", 0);

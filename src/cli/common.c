@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/os.h"
 #include "backend/backend.h"
+#include "cli/machine.h"
 
 bl_code bl_cli_open_store(const bl_cli_store_args *a, bl_store *ret, bl_err *err) {
     bl_store_settings s = {.models_dir = a->models_dir,
@@ -133,7 +134,10 @@ bl_code bl_cli_model_open(const bl_cli_engine_args *a, const bl_cli_store_args *
         o.progress = show_loading;
         o.progress_user = &bar;
     }
-    bl_code rc = open_chat(m.path, m.name, sizeof(m.name), &m.chat, err);
+    bl_code rc = bl_cli_check_needs(m.path, o.cpu_mask, err);
+    if (rc == BL_OK) {
+        rc = open_chat(m.path, m.name, sizeof(m.name), &m.chat, err);
+    }
     if (rc == BL_OK) {
         rc = bl_engine_open(&o, &m.engine, err);
     }

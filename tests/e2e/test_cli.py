@@ -327,6 +327,24 @@ def test_models_info(cli):
     assert m["total_bytes"] == m["weights_bytes"] + m["kv_bytes"] + m["scratch_bytes"] + m["other_bytes"]
 
 
+def test_needs_of_a_build(cli, tmp_path):
+    """What a build needs goes with its id and with its config.json; a link under another name changes nothing."""
+    model = tiny_model.make(tmp_path / "EigenLabs--Qwen3.8-27B-4bit")
+    (tmp_path / "mine").symlink_to(model)
+    for name in (model, tmp_path / "mine"):
+        fails(cli("run", "-m", name, "-p", "x", "--cpu-mask", "scalar"), 1, "needs what this machine lacks: cpu:avx2")
+        r = cli("models", "info", name)
+        assert r.returncode == 0 and "requires     cpu:avx2, mem:18GiB" in r.out
+    assert json.loads(cli("models", "info", "acme/tiny", "--json").out)["requires"] == []
+    other = tiny_model.make(tmp_path / "other")
+    config = json.loads((other / "config.json").read_text()) | {"darkbloom_requires": ["mem:1GiB", "apple_m5"]}
+    (other / "config.json").write_text(json.dumps(config))
+    for command in (["run", "-p", "x"], ["benchmark"], ["start", "--local", "--port", "0"]):
+        fails(cli(*command, "-m", other), 1, "model 'other' needs what this machine lacks: apple_m5")
+    j = json.loads(cli("models", "info", other, "--json").out)
+    assert j["requires"] == ["mem:1GiB", "apple_m5"] and j["missing"] == ["apple_m5"]
+
+
 def test_benchmark_prints_json_alone(cli):
     r = cli("benchmark", "-m", "acme/tiny", "--prompt-tokens", "40", "--decode-tokens", "8", "--repeat", "2", "--json")
     assert r.returncode == 0 and r.out.count("\n") == 1
