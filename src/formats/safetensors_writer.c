@@ -26,6 +26,7 @@ typedef struct {
     uint64_t dims[BL_TENSOR_MAX_DIMS];
     uint64_t size_bytes, off_bytes, done_bytes; /* off: in the shard's data */
     uint32_t file;                              /* of `files`; before begin of `own_names`, or NO_FILE */
+    bool listed; /* in a shard of somebody else: no bytes, no place of its own */
 } planned;
 
 #define NO_FILE UINT32_MAX
@@ -36,6 +37,7 @@ typedef struct {
     bool written;        /* the temporary file exists */
     bool renamed;        /* the file exists under its own name */
     bool shard;          /* listed in the index */
+    bool present;        /* somebody else's, not touched */
     uint64_t data_off;   /* shards: bytes of the header with its length */
     uint64_t data_bytes; /* shards: planned */
     uint64_t left_bytes; /* shards: not put yet */
@@ -44,10 +46,11 @@ typedef struct {
 
 struct bl_safetensors_writer {
     char *dir;
-    uint64_t max_shard_bytes, total_bytes;
+    uint64_t max_shard_bytes, total_bytes, listed_bytes;
     planned *tensors;
     uint32_t n, cap;
-    char *own_names[BL_ST_MAX_SHARDS]; /* files asked for by name */
+    char *own_names[BL_ST_MAX_SHARDS];  /* files asked for by name */
+    bool own_present[BL_ST_MAX_SHARDS]; /* of bl_safetensors_writer_list */
     uint32_t n_own;
     out_file files[MAX_FILES];
     uint32_t n_files;
@@ -121,12 +124,18 @@ static bl_code check_file_name(const char *name, bl_err *err) {
 
 /* ---- planning ---- */
 
-static bl_code find_own(bl_safetensors_writer *w, const char *file, uint32_t *ret, bl_err *err) {
+static bl_code find_own(bl_safetensors_writer *w, const char *file, bool present, uint32_t *ret,
+                        bl_err *err) {
     for (uint32_t i = 0; i < w->n_own; i++) {
-        if (strcmp(w->own_names[i], file) == 0) {
-            *ret = i;
-            return BL_OK;
+        if (strcmp(w->own_names[i], file) != 0) {
+            continue;
         }
+        if (w->own_present[i] != present) {
+            BL_FAIL(err, BL_EINVAL, "shard '%.*s' is in the folder already, and would be written",
+                    bl_name_shown(file, strlen(file)), file);
+        }
+        *ret = i;
+        return BL_OK;
     }
     BL_TRY(check_file_name(file, err));
     if (w->n_own == BL_ST_MAX_SHARDS) {
@@ -137,6 +146,7 @@ static bl_code find_own(bl_safetensors_writer *w, const char *file, uint32_t *re
         return no_memory("a shard's name", err);
     }
     w->own_names[w->n_own] = copy;
+    w->own_present[w->n_own] = present;
     *ret = w->n_own++;
     return BL_OK;
 }
@@ -183,7 +193,7 @@ bl_code bl_safetensors_writer_plan(bl_safetensors_writer *w, const char *name, b
     }
     BL_TRY(size_of(name, dtype, n_dims, dims, &t.size_bytes, err));
     if (file) {
-        BL_TRY(find_own(w, file, &t.file, err));
+        BL_TRY(find_own(w, file, false, &t.file, err));
     }
     uint64_t total;
     if (!bl_add_u64(w->total_bytes, t.size_bytes, &total) || total > BL_MAX_EXACT_INT) {
@@ -197,6 +207,26 @@ bl_code bl_safetensors_writer_plan(bl_safetensors_writer *w, const char *name, b
     memcpy(t.dims, dims, n_dims * sizeof *dims);
     w->total_bytes = total;
     *ret_id = w->n;
+    w->tensors[w->n++] = t;
+    return BL_OK;
+}
+
+bl_code bl_safetensors_writer_list(bl_safetensors_writer *w, const char *name, uint64_t size_bytes,
+                                   const char *file, bl_err *err) {
+    BL_ASSERT(!w->begun);
+    planned t = {.listed = true};
+    uint64_t total;
+    BL_TRY(bl_name_check(name, strlen(name), BL_ST_MAX_NAME_BYTES, "tensor name", err));
+    if (!bl_add_u64(w->listed_bytes, size_bytes, &total) || total > BL_MAX_EXACT_INT) {
+        BL_FAIL(err, BL_ERANGE, "checkpoint of more than 2^53 bytes");
+    }
+    BL_TRY(find_own(w, file, true, &t.file, err));
+    BL_TRY(grow(w, err));
+    t.name = bl_strdup(name);
+    if (!t.name) {
+        return no_memory("a tensor's name", err);
+    }
+    w->listed_bytes = total;
     w->tensors[w->n++] = t;
     return BL_OK;
 }
@@ -296,6 +326,7 @@ static bl_code assign_all(bl_safetensors_writer *w, uint32_t *shard_of, bl_err *
     }
     for (uint32_t s = 0; s < w->n_own; s++) {
         BL_TRY(add_file(w, w->own_names[s], true, &file, err));
+        w->files[file].present = w->own_present[s];
     }
     for (uint32_t i = 0; i < w->n; i++) {
         file = w->tensors[i].file == NO_FILE ? shard_of[i] : n_shards + w->tensors[i].file;
@@ -463,7 +494,7 @@ static bl_code build_index(const bl_safetensors_writer *w, bl_buf *b, bl_err *er
     BL_TRY_GOTO(rc, out,
                 bl_buf_printf(b, err,
                               "{\n    \"metadata\": {\"total_size\": %" PRIu64 "},\n    \"weight_map\": {",
-                              w->total_bytes));
+                              w->total_bytes + w->listed_bytes));
     for (uint32_t i = 0; i < w->n; i++) {
         BL_TRY_GOTO(rc, out, bl_buf_append_str(b, i ? ",\n        " : "\n        ", err));
         BL_TRY_GOTO(rc, out, append_quoted(b, by_name[i]->name, err));
@@ -496,7 +527,7 @@ static bl_code check_complete(bl_safetensors_writer *w, bl_err *err) {
         }
     }
     for (uint32_t i = 0; i < w->n_files; i++) {
-        if (w->files[i].shard && !w->files[i].written) { /* empty tensors only */
+        if (w->files[i].shard && !w->files[i].written && !w->files[i].present) { /* empty tensors only */
             BL_TRY(open_shard(w, i, err));
             BL_TRY(sync_and_close(&w->files[i], err));
         }
@@ -530,7 +561,7 @@ static bl_code rename_all(bl_safetensors_writer *w, bl_err *err) {
     static const char last[] = "config.json"; /* what makes a folder a model */
     for (uint32_t pass = 0; pass < 2; pass++) {
         for (uint32_t i = 0; i < w->n_files; i++) {
-            if ((strcmp(w->files[i].name, last) == 0) == (pass == 1)) {
+            if (!w->files[i].present && (strcmp(w->files[i].name, last) == 0) == (pass == 1)) {
                 BL_TRY(rename_file(w, &w->files[i], err));
             }
         }

@@ -35,6 +35,10 @@ void bl_safetensors_writer_free(bl_safetensors_writer *w);
 bl_code bl_safetensors_writer_plan(bl_safetensors_writer *w, const char *name, bl_dtype dtype,
                                    uint32_t n_dims, const uint64_t *dims, const char *file, uint32_t *ret_id,
                                    bl_err *err) BL_MUST_CHECK;
+/* Lists in the index a tensor of a shard that is in the folder already, and stays as it is. size_bytes: for
+ * the index' total. */
+bl_code bl_safetensors_writer_list(bl_safetensors_writer *w, const char *name, uint64_t size_bytes,
+                                   const char *file, bl_err *err) BL_MUST_CHECK;
 /* Sum of the planned tensors' bytes. */
 uint64_t bl_safetensors_writer_bytes(const bl_safetensors_writer *w);
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/file.h"
 #include "formats/checkpoint.h"
 #include "formats/safetensors_writer.h"
 
@@ -197,11 +198,66 @@ static void test_refuses(void **state) {
     assert_int_equal(count_files(), 0);
 }
 
+/* Tensors of a shard that is there already are listed, and neither the shard nor the total of planned bytes
+ * is touched. */
+static void test_listed(void **state) {
+    (void)state;
+    bl_safetensors_writer *w = NULL;
+    uint32_t id;
+    const uint64_t four = 4;
+    assert_int_equal(bl_safetensors_writer_new(dir, 1000, &w, NULL), BL_OK);
+    assert_int_equal(
+        bl_safetensors_writer_plan(w, "old", BL_DTYPE_U8, 1, &four, "kept.safetensors", &id, NULL), BL_OK);
+    assert_int_equal(bl_safetensors_writer_begin(w, NULL), BL_OK);
+    assert_int_equal(bl_safetensors_writer_put(w, id, "abcd", 4, NULL), BL_OK);
+    assert_int_equal(bl_safetensors_writer_finish(w, NULL), BL_OK);
+    bl_safetensors_writer_free(w);
+    for (int finished = 0; finished < 2; finished++) { /* first given up, which leaves the old shard alone */
+        assert_int_equal(bl_safetensors_writer_new(dir, 1000, &w, NULL), BL_OK);
+        assert_int_equal(bl_safetensors_writer_list(w, "old", 4, "kept.safetensors", NULL), BL_OK);
+        assert_int_equal(
+            bl_safetensors_writer_plan(w, "new", BL_DTYPE_U8, 1, &four, "kept.safetensors", &id, NULL),
+            BL_EINVAL);
+        assert_int_equal(
+            bl_safetensors_writer_plan(w, "new", BL_DTYPE_U8, 1, &four, "new.safetensors", &id, NULL), BL_OK);
+        assert_int_equal(bl_safetensors_writer_list(w, "other", 4, "new.safetensors", NULL), BL_EINVAL);
+        assert_int_equal(bl_safetensors_writer_bytes(w), 4);
+        assert_int_equal(bl_safetensors_writer_begin(w, NULL), BL_OK);
+        assert_int_equal(bl_safetensors_writer_put(w, id, "efgh", 4, NULL), BL_OK);
+        if (finished) {
+            assert_int_equal(bl_safetensors_writer_side(w, "config.json", "{}", 2, NULL), BL_OK);
+            assert_int_equal(bl_safetensors_writer_finish(w, NULL), BL_OK);
+        }
+        bl_safetensors_writer_free(w);
+    }
+    bl_checkpoint *c = NULL;
+    assert_int_equal(bl_checkpoint_open(dir, &c, NULL), BL_OK);
+    assert_int_equal(bl_checkpoint_count(c), 2);
+    assert_memory_equal(bl_checkpoint_find(c, "old")->data, "abcd", 4);
+    assert_memory_equal(bl_checkpoint_find(c, "new")->data, "efgh", 4);
+    bl_checkpoint_free(c);
+    bl_buf b;
+    char path[128];
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir);
+    assert_int_equal(bl_file_read(path, 4096, &b, NULL), BL_OK);
+    assert_non_null(strstr(bl_buf_str(&b), "\"total_size\": 8"));
+    bl_buf_done(&b);
+    remove_all();
+    /* the same name twice */
+    assert_int_equal(bl_safetensors_writer_new(dir, 1000, &w, NULL), BL_OK);
+    assert_int_equal(bl_safetensors_writer_list(w, "old", 4, "kept.safetensors", NULL), BL_OK);
+    assert_int_equal(bl_safetensors_writer_plan(w, "old", BL_DTYPE_U8, 1, &four, NULL, &id, NULL), BL_OK);
+    assert_int_equal(bl_safetensors_writer_begin(w, NULL), BL_EINVAL);
+    bl_safetensors_writer_free(w);
+    assert_int_equal(count_files(), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_reads_back, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_nothing_stays_without_finish, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(test_refuses, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_listed, make_dir, remove_dir),
     };
     return cmocka_run_group_tests_name("safetensors_writer", tests, NULL, NULL);
 }
