@@ -211,23 +211,37 @@ static double mean_of(const bl_checkpoint *c, const char *name) {
     return sum / (double)t->dims[0];
 }
 
-/* The head may come from another tool than the body: a quantised one is MLX's, otherwise the norms' own mean
- * decides where it clearly contradicts the body (spec §15.14). */
+/* Means of norms: near 0 where w of 1 + w is stored, near 1 or above for 1 + w. */
+#define NORMS_CENTRED 0.25
+#define NORMS_SHIFTED 0.75
+
+/* Does the head store w of 1 + w? It may come from another tool than the body (spec §15.14). A plain head has
+ * the body's convention, unless the mean of its norms clearly contradicts: that is repaired. A quantised one
+ * is MLX's and stores 1 + w: taken at its word, because then its maker did the conversion, and whether it
+ * went wrong in the norms alone cannot be known here. What looks wrong is said, since nothing but drafts that
+ * are never accepted would show it. */
 static bool draft_plus_one(const bl_checkpoint *c, bool body) {
     static const char *const norms[] = {"mtp.layers.0.input_layernorm.weight",
                                         "mtp.layers.0.post_attention_layernorm.weight", "mtp.norm.weight",
                                         "mtp.pre_fc_norm_embedding.weight", "mtp.pre_fc_norm_hidden.weight"};
-    if (bl_checkpoint_find(c, "mtp.fc.scales")) {
-        return false;
-    }
+    bool quantized = bl_checkpoint_find(c, "mtp.fc.scales") != NULL;
     double mean = 0.0;
     for (size_t i = 0; i < BL_COUNTOF(norms); i++) {
         mean += mean_of(c, norms[i]) / (double)BL_COUNTOF(norms);
     }
-    bool shifted = mean > 0.75, centred = mean < 0.25;
+    bool shifted = mean > NORMS_SHIFTED, centred = mean < NORMS_CENTRED;
+    if (quantized) {
+        if (centred) {
+            bl_log(BL_LOG_WARN, "model", "draft_norms",
+                   "mean=%.3f stored=w expected=1+w taken_as=1+w effect=drafts_will_be_wrong "
+                   "remedy=embed_the_head_again",
+                   mean);
+        }
+        return false;
+    }
     if ((body && shifted) || (!body && centred)) {
-        bl_log(BL_LOG_WARN, "model", "draft_norms", "mean=%.3f body_zero_centred=%d head_zero_centred=%d",
-               mean, body, centred);
+        bl_log(BL_LOG_WARN, "model", "draft_norms", "mean=%.3f stored=%s expected=%s taken_as=%s effect=none",
+               mean, centred ? "w" : "1+w", body ? "w" : "1+w", centred ? "w" : "1+w");
         return centred;
     }
     return body;
