@@ -14,8 +14,8 @@ static int os_open(const char *path, int flags, mode_t mode) {
     {                                                                                                        \
         .malloc = malloc, .realloc = realloc, .free = free, .posix_memalign = posix_memalign,                \
         .open = os_open, .close = close, .read = read, .pread = pread, .write = write, .pwrite = pwrite,     \
-        .fstat = fstat, .fsync = fsync, .rename = rename, .unlink = unlink, .mmap = mmap, .munmap = munmap,  \
-        .madvise = madvise,                                                                                  \
+        .fstat = fstat, .fsync = fsync, .rename = rename, .unlink = unlink, .link = link, .mmap = mmap,      \
+        .munmap = munmap, .madvise = madvise,                                                                \
     }
 
 bl_os_calls bl_os = REAL_CALLS;

@@ -25,6 +25,7 @@ typedef struct {
     int (*fsync)(int fd);
     int (*rename)(const char *from, const char *to);
     int (*unlink)(const char *path);
+    int (*link)(const char *from, const char *to);
     void *(*mmap)(void *addr, size_t n, int prot, int flags, int fd, off_t off);
     int (*munmap)(void *addr, size_t n);
     int (*madvise)(void *addr, size_t n, int advice);

@@ -118,6 +118,14 @@ static int fault_rename(const char *from, const char *to) {
     return faults.real.rename(from, to);
 }
 
+static int fault_link(const char *from, const char *to) {
+    if (fault_due(FAULT_IO)) {
+        errno = EXDEV;
+        return -1;
+    }
+    return faults.real.link(from, to);
+}
+
 static int fault_fstat(int fd, struct stat *st) {
     if (fault_due(FAULT_IO)) {
         errno = EIO;
@@ -167,6 +175,7 @@ static bool faults_arm(uint64_t n, unsigned kinds, bool persistent) {
         bl_os.pwrite = fault_pwrite;
         bl_os.fsync = fault_fsync;
         bl_os.rename = fault_rename;
+        bl_os.link = fault_link;
         bl_os.fstat = fault_fstat;
         bl_os.mmap = fault_mmap;
         bl_os.madvise = fault_madvise;
