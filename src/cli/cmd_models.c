@@ -1,4 +1,5 @@
-/* `darkbloom models`: what is on this machine, what a model is, fetching one. */
+/* `darkbloom models`: what is on this machine, what a model is, fetching one. embed-mtp has a file of its
+ * own. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -618,7 +619,8 @@ static int run_pull(int argc, char **argv) {
 
 /* ---- models ------------------------------------------------------------------------------------ */
 
-static const bl_command *const subcommands[] = {&list_command, &info_command, &pull_command, &path_command};
+static const bl_command *const subcommands[] = {&list_command, &info_command, &pull_command, &path_command,
+                                                &bl_command_embed_mtp};
 
 static int run_models(int argc, char **argv) {
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
@@ -645,7 +647,7 @@ static int run_models(int argc, char **argv) {
 const bl_command bl_command_models = {
     .name = "models",
     .summary = "List, fetch and describe models",
-    .usage = "list|info|pull|path",
+    .usage = "list|info|pull|path|embed-mtp",
     .subs = subcommands,
     .n_subs = BL_COUNTOF(subcommands),
     .run = run_models,

@@ -10,6 +10,7 @@ extern const bl_command bl_command_run;
 extern const bl_command bl_command_chat;
 extern const bl_command bl_command_tokenize;
 extern const bl_command bl_command_models;
+extern const bl_command bl_command_embed_mtp; /* of models */
 extern const bl_command bl_command_quantize;
 extern const bl_command bl_command_benchmark;
 extern const bl_command bl_command_start; /* in cmd_start.c, with .run = bl_cmd_start */
