@@ -30,6 +30,14 @@ static void close_machine(machine *m) {
     bl_loader_done(&m->l);
 }
 
+static bl_code check_head(const machine *m, const char *why, bl_err *err) {
+    if (!bl_model_has_draft(m->l.model)) {
+        BL_FAIL(err, BL_ENOTSUP, "'%.80s' has no draft head to measure%s%.160s",
+                bl_checkpoint_name(m->l.ckpt), why[0] != '\0' ? ": " : "", why);
+    }
+    return BL_OK;
+}
+
 static bl_code open_machine(machine *m, const bl_engine_options *options, bl_err *err) {
     bl_engine_options o = *options;
     o.max_concurrent = 1;
@@ -40,12 +48,9 @@ static bl_code open_machine(machine *m, const bl_engine_options *options, bl_err
     o.kv_bytes = 0;
     o.n_context = 0; /* as much as there is room for: a piece's is used */
     BL_TRY(bl_loader_inspect(&o, &m->l, err));
-    if (!bl_model_has_draft(m->l.model)) {
-        const char *why = m->l.model->cfg.draft_refused;
-        BL_FAIL(err, BL_ENOTSUP, "'%.*s' has no draft head to measure%s%.160s", 80,
-                bl_checkpoint_name(m->l.ckpt), why[0] != '\0' ? ": " : "", why);
-    }
+    BL_TRY(check_head(m, m->l.model->cfg.draft_refused, err));
     BL_TRY(bl_loader_load(&o, &m->l, err));
+    BL_TRY(check_head(m, m->l.info.draft, err)); /* one that cannot be read is dropped by the loader */
     BL_TRY(bl_exec_open(m->l.model, m->l.backend, &m->l.size, &m->exec, err));
     BL_TRY(bl_kv_pool_open(&m->l.kv, &m->pool, err));
     BL_TRY(bl_kv_seq_new(m->pool, &m->seq, err));
