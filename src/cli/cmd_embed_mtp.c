@@ -144,11 +144,12 @@ static bool go_on(void *user, uint64_t done, uint64_t total) {
 static bl_code measure(const embed_args *a, const char *out, const bl_ids *ids, bl_draft_agreement *ret,
                        bl_err *err) {
     bl_engine_options o;
+    bl_mtp_plan plan;
     bl_cli_progress bar;
     char *path = NULL;
     const bl_cli_engine_args engine = {
         .model = out, .cpu_mask = "all", .threads = a->threads, .max_memory = a->max_memory};
-    BL_TRY(bl_cli_engine_options(&engine, &a->store, &o, &path, err));
+    BL_TRY(bl_cli_engine_options(&engine, &a->store, &o, &path, &plan, err));
     bl_cli_progress_init(&bar, "loading", 0);
     o.progress = a->quiet || !bar.is_terminal ? NULL : show;
     o.progress_user = &bar;

@@ -230,8 +230,22 @@ static json_t *names_json(const bl_capabilities *c) {
     return list;
 }
 
-static json_t *info_json(const char *path, const bl_model_info *m, const bl_chat *chat,
-                         const bl_cli_needs *needs) {
+/* {"enabled": true, "active": false, "inactive_reason": "kill_switch_disabled", ...} */
+static json_t *mtp_json(const bl_mtp_status *s) {
+    json_t *j = json_pack("{s:b, s:b}", "enabled", (int)s->enabled, "active", (int)s->active);
+    if (s->active) {
+        set_int(j, "depth", s->depth);
+    } else {
+        (void)json_object_set_new(j, "inactive_reason", json_string(bl_mtp_reason_get(s->reason)->name));
+    }
+    if (s->detail[0] != '\0') {
+        (void)json_object_set_new(j, "detail", json_string(s->detail));
+    }
+    return j;
+}
+
+static json_t *info_json(const char *path, const bl_model_info *m, const bl_mtp_status *mtp,
+                         const bl_chat *chat, const bl_cli_needs *needs) {
     static const char *const sources[] = {
         [BL_TEMPLATE_NONE] = "none", [BL_TEMPLATE_FILE] = "checkpoint", [BL_TEMPLATE_BUILTIN] = "builtin"};
     bl_chat_defaults d = bl_chat_sampling_defaults(chat);
@@ -241,6 +255,7 @@ static json_t *info_json(const char *path, const bl_model_info *m, const bl_chat
     set_int(j, "active_parameters", m->n_active_params);
     set_int(j, "draft_head_parameters", m->n_draft_params);
     (void)json_object_set_new(j, "draft_head", json_string(m->draft));
+    (void)json_object_set_new(j, "mtp", mtp_json(mtp));
     (void)json_object_set_new(j, "parts", parts_json(m));
     set_int(j, "file_bytes", m->file_bytes);
     set_int(j, "context_trained", m->n_context_trained);
@@ -341,8 +356,14 @@ static void print_needs(const bl_cli_needs *n) {
     }
 }
 
-static void print_info(const char *path, const bl_model_info *m, const bl_chat *chat,
-                       const bl_cli_needs *needs) {
+static void print_mtp(const bl_mtp_status *s) {
+    char line[BL_MTP_LINE_BYTES];
+    bl_mtp_status_line(s, line);
+    printf("mtp          %s%s%s\n", line, s->detail[0] != '\0' ? ": " : "", s->detail);
+}
+
+static void print_info(const char *path, const bl_model_info *m, const bl_mtp_status *mtp,
+                       const bl_chat *chat, const bl_cli_needs *needs) {
     char a[24], b[24], c[24], d[24], e[24];
     bl_chat_defaults s = bl_chat_sampling_defaults(chat);
     printf("path         %s\n", path);
@@ -357,6 +378,7 @@ static void print_info(const char *path, const bl_model_info *m, const bl_chat *
         printf(", %.1f M parameters", (double)m->n_draft_params / 1e6);
     }
     putchar('\n');
+    print_mtp(mtp);
     print_shape(m);
     print_needs(needs);
     printf("context      %u (the checkpoint declares %u)\n", m->n_context, m->n_context_trained);
@@ -406,25 +428,28 @@ static int run_info(int argc, char **argv) {
     }
     bl_err err;
     bl_engine_options eo;
+    bl_mtp_plan plan;
+    bl_mtp_status mtp;
     bl_model_info info;
     bl_cli_needs needs;
     bl_chat *chat = NULL;
     char *path = NULL;
     a.engine.model = o.args[0];
-    bl_code rc = bl_cli_engine_options(&a.engine, &a.store, &eo, &path, &err);
+    bl_code rc = bl_cli_engine_options(&a.engine, &a.store, &eo, &path, &plan, &err);
     if (rc == BL_OK) {
         rc = bl_model_inspect(&eo, &info, &err);
     }
     if (rc == BL_OK) {
+        bl_mtp_status_expect(&plan, &info, &mtp);
         rc = bl_cli_chat_open(path, &chat, &err);
     }
     if (rc == BL_OK) {
         rc = bl_cli_needs_of(path, eo.cpu_mask, &needs, &err);
     }
     if (rc == BL_OK && a.json) {
-        rc = bl_cli_print_json(info_json(path, &info, chat, &needs), &err);
+        rc = bl_cli_print_json(info_json(path, &info, &mtp, chat, &needs), &err);
     } else if (rc == BL_OK) {
-        print_info(path, &info, chat, &needs);
+        print_info(path, &info, &mtp, chat, &needs);
     }
     bl_chat_free(chat);
     bl_free(path);

@@ -19,7 +19,7 @@ typedef struct {
     bl_cli_sampling_args sampling;
     bl_cli_template_args template;
     const char *prompt, *prompt_file, *tokens, *system, *no_color;
-    uint32_t logprobs;
+    uint32_t logprobs, speculation;
     bool raw, chat, json, logit_hash, profile, ignore_eos, quiet, show_special;
 } run_args;
 
@@ -42,10 +42,13 @@ static const bl_opt options[] = {
     BL_CLI_SAMPLING_OPTIONS(run_args, "256"),
     {BL_OPT_FLAG_AT(run_args, ignore_eos), .name = "ignore-eos",
      .doc = "Go on after the checkpoint's stop tokens, up to --max-tokens."},
+    {BL_OPT_CHOICE_AT(run_args, speculation), .name = "speculation", .choices = "auto|off", .def = "auto",
+     .doc = "off: draft nothing for this answer, where the model drafts. The answer is the same."},
     {BL_OPT_FLAG_AT(run_args, json), .name = "json", .group = "Output",
      .doc = "Print one JSON object and nothing else on standard output: tokens (without the stop token), "
             "stop_token, text, "
-            "reasoning (when there is some), finish_reason, prompt_tokens, seed, timings."},
+            "reasoning (when there is some), finish_reason, prompt_tokens, seed, draft (proposed, accepted), "
+            "timings."},
     {BL_OPT_U32_AT(run_args, logprobs), .name = "logprobs", .arg = "N", .max = BL_MAX_TOP_LOGPROBS,
      .doc = "With --json: each token's log probability and those of the N likeliest."},
     {BL_OPT_FLAG_AT(run_args, logit_hash), .name = "logit-hash",
@@ -191,6 +194,9 @@ static json_t *result_json(const run_args *a, const bl_cli_model *m, const bl_cl
         (void)json_object_set_new(j, "reasoning",
                                   json_stringn(bl_buf_str(&ans->reasoning), ans->reasoning.len));
     }
+    (void)json_object_set_new(j, "draft",
+                              json_pack("{s:I, s:I}", "proposed", (json_int_t)ans->end.n_drafted, "accepted",
+                                        (json_int_t)ans->end.n_accepted));
     (void)json_object_set_new(j, "stop_token",
                               ans->stop_token >= 0 ? json_integer(ans->stop_token) : json_null());
     if (a->logit_hash) {
@@ -270,6 +276,7 @@ static bl_code answer(const run_args *a, const bl_opts *o, const bl_cli_model *m
     r->logprobs = bl_opts_given(&bl_command_run, o, "logprobs");
     r->n_top_logprobs = a->logprobs;
     r->logit_hash = r->hash_prompt = a->logit_hash;
+    r->no_draft = a->speculation == 1;
     bl_code rc = bl_cli_sampling(&bl_command_run, o, &a->sampling, m->chat, &r->sampling, err);
     if (rc == BL_OK) {
         rc = bl_cli_answer_run(&ans, err);

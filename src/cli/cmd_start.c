@@ -221,6 +221,7 @@ typedef struct {
     char *path, *name;
     bl_chat *chat;
     bl_engine *engine;
+    bl_mtp_status mtp;
 } loaded;
 
 static void show_loading(void *user, uint64_t done_bytes, uint64_t total_bytes) {
@@ -267,7 +268,8 @@ static void batch_options(const start_args *a, bl_engine_options *o) {
 static bl_code open_model(const start_args *a, loaded *m, bl_err *err) {
     bl_engine_options o;
     bl_cli_progress bar;
-    BL_TRY(bl_cli_engine_options(&a->engine, &a->store, &o, &m->path, err));
+    bl_mtp_plan plan;
+    BL_TRY(bl_cli_engine_options(&a->engine, &a->store, &o, &m->path, &plan, err));
     BL_TRY(bl_cli_check_needs(m->path, o.cpu_mask, err));
     BL_TRY(open_chat(m, err));
     batch_options(a, &o);
@@ -278,15 +280,21 @@ static bl_code open_model(const start_args *a, loaded *m, bl_err *err) {
     }
     bl_code rc = bl_engine_open(&o, &m->engine, err);
     bl_cli_progress_clear(&bar);
+    if (rc == BL_OK) {
+        bl_mtp_status_make(&plan, bl_engine_info(m->engine), &m->mtp);
+        bl_cli_mtp_warn(&m->mtp, m->path);
+    }
     return rc;
 }
 
 static void print_start_line(const start_args *a, const bl_serve *s, const loaded *m, const char *id) {
     bool v6 = strchr(a->bind, ':') != NULL;
     const bl_model_info *info = bl_engine_info(m->engine);
-    printf("listening on http://%s%s%s:%u  model %s  context %u  %s  %s\n", v6 ? "[" : "", a->bind,
+    char mtp[BL_MTP_LINE_BYTES];
+    bl_mtp_status_line(&m->mtp, mtp);
+    printf("listening on http://%s%s%s:%u  model %s  context %u  %s  %s\nmtp: %s\n", v6 ? "[" : "", a->bind,
            v6 ? "]" : "", (unsigned)bl_serve_port(s), id, info->n_context, bl_engine_device(m->engine),
-           a->api_key ? "API key needed" : "no API key needed");
+           a->api_key ? "API key needed" : "no API key needed", mtp);
     (void)fflush(stdout);
 }
 

@@ -11,6 +11,7 @@
 #include "base/base.h"
 #include "base/clock.h"
 #include "base/os.h"
+#include "base/words.h"
 #include "backend/backend.h"
 #include "cli/machine.h"
 
@@ -25,8 +26,20 @@ bl_code bl_cli_open_store(const bl_cli_store_args *a, bl_store *ret, bl_err *err
 
 /* ---- a model, opened --------------------------------------------------------------------------- */
 
+/* Drafting, decided once: nothing later reads config.json for it again. */
+static void plan_drafting(const bl_cli_engine_args *a, bl_engine_options *o, bl_mtp_plan *ret) {
+    static const bl_mtp_mode modes[] = {BL_MTP_MODE_AUTO, BL_MTP_MODE_ON, BL_MTP_MODE_OFF};
+    bl_mtp_settings s = {.mode = modes[a->mtp_mode],
+                         .killed = bl_word_is_off(a->mtp_switch),
+                         .depth = a->mtp_depth,
+                         .drafter_path = a->mtp_drafter_path};
+    bl_mtp_plan_make(&s, o->model_path, ret);
+    o->draft_depth = ret->depth;
+    o->draft_fixed = a->mtp_fixed;
+}
+
 bl_code bl_cli_engine_options(const bl_cli_engine_args *a, const bl_cli_store_args *s, bl_engine_options *ret,
-                              char **ret_path, bl_err *err) {
+                              char **ret_path, bl_mtp_plan *ret_mtp, bl_err *err) {
     bl_engine_options o;
     bl_engine_options_init(&o);
     if (a->model == NULL) {
@@ -46,6 +59,7 @@ bl_code bl_cli_engine_options(const bl_cli_engine_args *a, const bl_cli_store_ar
     o.activations_f32 = a->activations == 1;
     o.max_memory_bytes = a->max_memory;
     o.max_concurrent = 1; /* `start` asks for more */
+    plan_drafting(a, &o, ret_mtp);
     *ret = o;
     *ret_path = path;
     return BL_OK;
@@ -121,13 +135,32 @@ static void show_loading(void *user, uint64_t done_bytes, uint64_t total_bytes) 
     bl_cli_progress_show(user, done_bytes, total_bytes);
 }
 
+void bl_cli_mtp_warn(const bl_mtp_status *s, const char *path) {
+    char line[BL_MTP_LINE_BYTES];
+    if (s->loud) {
+        bl_mtp_status_line(s, line);
+        bl_cli_errorf("warning: mtp: %s: %s: %s", line, path, s->detail);
+    }
+}
+
+/* Nobody hears of drafting who neither has nor asked for it. */
+static void report_drafting(const bl_cli_model *m, bool quiet) {
+    char line[BL_MTP_LINE_BYTES];
+    bl_cli_mtp_warn(&m->mtp, m->path);
+    if (!m->mtp.loud && m->mtp.enabled && !quiet) {
+        bl_mtp_status_line(&m->mtp, line);
+        fprintf(stderr, "mtp: %s\n", line);
+    }
+}
+
 bl_code bl_cli_model_open(const bl_cli_engine_args *a, const bl_cli_store_args *s, bool quiet, bool remembers,
                           bl_cli_model *ret, bl_err *err) {
     bl_cli_model m = {0};
     bl_engine_options o;
     bl_cli_progress bar;
+    bl_mtp_plan plan;
     uint64_t start = bl_clock_mono_ns();
-    BL_TRY(bl_cli_engine_options(a, s, &o, &m.path, err));
+    BL_TRY(bl_cli_engine_options(a, s, &o, &m.path, &plan, err));
     o.prefix_cache_bytes = remembers ? BL_AUTO : 0;
     bl_cli_progress_init(&bar, "loading", 0);
     if (!quiet && bar.is_terminal) {
@@ -147,6 +180,8 @@ bl_code bl_cli_model_open(const bl_cli_engine_args *a, const bl_cli_store_args *
         return rc;
     }
     m.load_ms = (double)(bl_clock_mono_ns() - start) * 1e-6;
+    bl_mtp_status_make(&plan, bl_engine_info(m.engine), &m.mtp);
+    report_drafting(&m, quiet);
     *ret = m;
     return BL_OK;
 }

@@ -14,6 +14,7 @@
 #include "bl/bl.h"
 #include "chat/chat.h"
 #include "cli/options.h"
+#include "provider/mtp_load.h"
 #include "provider/store.h"
 
 /* ---- where models are: field `store` ----------------------------------------------------------- */
@@ -43,9 +44,10 @@ bl_code bl_cli_open_store(const bl_cli_store_args *a, bl_store *ret, bl_err *err
 /* ---- the engine: field `engine` ---------------------------------------------------------------- */
 
 typedef struct {
-    const char *model, *cpu_mask;
-    uint32_t threads, context, chunk, activations;
+    const char *model, *cpu_mask, *mtp_switch, *mtp_drafter_path;
+    uint32_t threads, context, chunk, activations, mtp_mode, mtp_depth;
     uint64_t max_memory;
+    bool mtp_fixed;
 } bl_cli_engine_args;
 
 #define BL_CLI_MODEL_OPTION(S)                                                                               \
@@ -91,15 +93,30 @@ typedef struct {
         {BL_OPT_CHOICE_AT(S, engine.activations), .name = "activations", .choices = "int8|f32",              \
          .def = "int8",                                                                                      \
          .doc = "How activations meet quantised weights; f32 is slow and for comparison with references."},  \
+        {BL_OPT_CHOICE_AT(S, engine.mtp_mode), .name = "mtp-mode", .choices = "auto|on|off", .def = "auto",  \
+         .doc = "Drafting tokens ahead with a draft head: auto where the checkpoint declares one, on also "  \
+                "with a head from elsewhere, off never. The answer does not depend on it."},                 \
+        {BL_OPT_U32_AT(S, engine.mtp_depth), .name = "mtp-depth", .arg = "N", .max = BL_MAX_DRAFT,           \
+         .doc = "Tokens drafted ahead at most; 0: what the head is made for."},                              \
+        {BL_OPT_FLAG_AT(S, engine.mtp_fixed), .name = "mtp-fixed",                                           \
+         .doc = "Draft that many always; without it fewer or none where they cost more than they save."},    \
+        {BL_OPT_TEXT_AT(S, engine.mtp_drafter_path), .name = "mtp-drafter-path", .arg = "DIR",               \
+         .complete = BL_COMPLETE_DIR,                                                                        \
+         .doc = "Folder of a draft head that is published separately; with --mtp-mode on."},                 \
+        {BL_OPT_TEXT_AT(S, engine.mtp_switch), .env = "DARKBLOOM_CBV2_MTP",                                  \
+         .doc = "0, false, no or off: no drafting, whatever --mtp-mode says."},                              \
     {                                                                                                        \
         BL_OPT_U64_AT(S, engine.max_memory), .name = "max-memory", .arg = "BYTES", .min = 1,                 \
                                              .doc = "Refuse to load a model that plans more than this; "     \
                                                     "without it what the machine has available."             \
     }
 
-/* Finds the model and fills *ret; *ret_path (bl_free) holds the path that ret->model_path points to. */
+/* Finds the model, plans its drafting and fills *ret; *ret_path (bl_free) holds the path that ret->model_path
+ * points to. */
 bl_code bl_cli_engine_options(const bl_cli_engine_args *a, const bl_cli_store_args *s, bl_engine_options *ret,
-                              char **ret_path, bl_err *err) BL_MUST_CHECK;
+                              char **ret_path, bl_mtp_plan *ret_mtp, bl_err *err) BL_MUST_CHECK;
+/* A warning on stderr where one is due: "mtp: target-only (REASON): PATH: DETAIL". */
+void bl_cli_mtp_warn(const bl_mtp_status *s, const char *path);
 
 /* ---- sampling: field `sampling` ---------------------------------------------------------------- */
 
@@ -182,6 +199,7 @@ typedef struct {
     char name[128]; /* last component of the path without .gguf */
     bl_chat *chat;  /* tokenizer may be NULL: a folder of weights alone takes and gives ids */
     bl_engine *engine;
+    bl_mtp_status mtp;
     double load_ms;
 } bl_cli_model;
 

@@ -77,7 +77,8 @@ const bl_mtp_reason_info *bl_mtp_reason_get(bl_mtp_reason r) {
 /* ---- words --------------------------------------------------------------------------------------------- */
 
 bool bl_mtp_family_embeds(const char *model_type) {
-    static const char *const words[] = {"qwen3_5", "qwen3_5_moe"};
+    /* with _text: what checkpoints without the vision tower have as their outer model_type */
+    static const char *const words[] = {"qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text"};
     return bl_word_is_one_of(model_type, words, BL_COUNTOF(words));
 }
 

@@ -79,7 +79,8 @@ const char *bl_mtp_mode_name(bl_mtp_mode m);
 /* ---- the decision -------------------------------------------------------------------------------------- */
 
 /* Families by config.json's model_type: any case, white space around it ignored. NULL and blank are none. */
-bool bl_mtp_family_embeds(const char *model_type);  /* qwen3_5, qwen3_5_moe: may carry a head */
+bool bl_mtp_family_embeds(
+    const char *model_type); /* qwen3_5, qwen3_5_moe, either with _text: may carry a head */
 bool bl_mtp_family_assists(const char *model_type); /* gemma4: takes a head that is published separately */
 
 /* All pointers are borrowed. */

@@ -27,6 +27,7 @@
 
 #define CONFIG      "config.json"
 #define INDEX       "model.safetensors.index.json"
+#define SINGLE      "model.safetensors" /* without an index: its own */
 #define WHAT        CONFIG ": mtplx_mtp"
 #define SHOWN(name) bl_name_shown((name), strlen(name)), (name)
 
@@ -359,7 +360,7 @@ static bl_mtp_finding collect(json_t *map, entry *list, size_t *ret_n, bl_err *e
         }
     }
     if (n == 0) {
-        FIND(err, BL_MTP_FOUND_NO_TENSORS, INDEX " lists no tensor '" BL_MTP_PREFIX "...'");
+        FIND(err, BL_MTP_FOUND_NO_TENSORS, "the index lists no tensor '" BL_MTP_PREFIX "...'");
     }
     if (n > BL_MTP_MAX_TENSORS) {
         FIND(err, BL_MTP_FOUND_TOO_MANY_TENSORS,
@@ -521,12 +522,11 @@ static bl_mtp_finding check_shards(const char *dir, const bl_mtp_probe *p, const
 
 /* ---- the inspection ------------------------------------------------------------------------------------ */
 
-static bl_mtp_finding inspect_tensors(const char *dir, const bl_mtp_probe *p, json_t *index,
+/* map: tensors to shards, checked. */
+static bl_mtp_finding inspect_tensors(const char *dir, const bl_mtp_probe *p, json_t *map,
                                       bl_mtp_inspection *ret, bl_err *err) {
-    json_t *map = NULL;
     size_t n = 0;
-    LOOK(check_index(index, &map, err));
-    entry *list = bl_alloc_array(json_object_size(map), sizeof *list);
+    entry *list = bl_alloc_array(json_object_size(map) + 1, sizeof *list);
     if (!list) {
         FIND(err, BL_MTP_FOUND_NO_MEMORY, "no memory for %zu names", json_object_size(map));
     }
@@ -539,17 +539,101 @@ static bl_mtp_finding inspect_tensors(const char *dir, const bl_mtp_probe *p, js
     return f;
 }
 
+static bl_mtp_finding inspect_indexed(const char *dir, const bl_mtp_probe *p, bl_mtp_inspection *ret,
+                                      bl_err *err) {
+    json_t *index = NULL, *map = NULL;
+    LOOK(read_index(dir, ret->index_sha256, &index, err));
+    bl_mtp_finding f = check_index(index, &map, err);
+    if (f == BL_MTP_FOUND_OK) {
+        f = inspect_tensors(dir, p, map, ret, err);
+    }
+    json_decref(index);
+    return f;
+}
+
+/* Of the header, which is the index of a single file. */
+static bl_mtp_finding digest_header(const char *path, uint8_t ret[BL_MTP_SHA256_BYTES], bl_err *err) {
+    crypto_hash_sha256_state state;
+    uint8_t b[4096];
+    uint64_t at = 0, end = 8;
+    ssize_t n = 1;
+    int fd = bl_os.open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0);
+    (void)crypto_hash_sha256_init(&state);
+    while (fd >= 0 && n > 0 && at < end) {
+        n = bl_os.pread(fd, b, (size_t)BL_MIN((uint64_t)sizeof b, end - at), (off_t)at);
+        for (int i = 7; i >= 0 && at == 0 && n == 8; i--) {
+            end += (uint64_t)b[i] << 8 * i;
+        }
+        if (n > 0) {
+            (void)crypto_hash_sha256_update(&state, b, (unsigned long long)n);
+            at += (uint64_t)n;
+        }
+    }
+    int e = errno;
+    if (fd >= 0) {
+        (void)bl_os.close(fd);
+    }
+    if (at < end || end == 8) {
+        FIND(err, BL_MTP_FOUND_SHARD_UNREADABLE, "cannot read the header of '" SINGLE "': %s", strerror(e));
+    }
+    (void)crypto_hash_sha256_final(&state, ret);
+    return BL_MTP_FOUND_OK;
+}
+
+/* The head's names as an index would list them. */
+static bl_mtp_finding list_single(const char *dir, const char *path, json_t *map, bl_err *err) {
+    bl_safetensors *st = NULL;
+    LOOK(open_shard(dir, SINGLE, &st, err));
+    bl_mtp_finding f = BL_MTP_FOUND_OK;
+    for (size_t i = 0; i < bl_safetensors_count(st) && f == BL_MTP_FOUND_OK; i++) {
+        const char *name = bl_safetensors_at(st, i)->name;
+        if (strncmp(name, BL_MTP_PREFIX, strlen(BL_MTP_PREFIX)) == 0 &&
+            json_object_set_new(map, name, json_string(SINGLE)) != 0) {
+            (void)bl_err_set(err, BL_ENOMEM, __FILE__, __LINE__, "no memory for the names of '%s'", path);
+            f = BL_MTP_FOUND_NO_MEMORY;
+        }
+    }
+    bl_safetensors_free(st);
+    return f;
+}
+
+static bl_mtp_finding inspect_single(const char *dir, const char *path, const bl_mtp_probe *p,
+                                     bl_mtp_inspection *ret, bl_err *err) {
+    json_t *map = json_object();
+    if (!map) {
+        FIND(err, BL_MTP_FOUND_NO_MEMORY, "no memory for the names of '" SINGLE "'");
+    }
+    bl_mtp_finding f = list_single(dir, path, map, err);
+    if (f == BL_MTP_FOUND_OK) {
+        f = digest_header(path, ret->index_sha256, err);
+    }
+    if (f == BL_MTP_FOUND_OK) {
+        f = inspect_tensors(dir, p, map, ret, err);
+    }
+    json_decref(map);
+    return f;
+}
+
+/* A folder without an index may be one file, which lists its tensors itself. */
+static bl_mtp_finding inspect_weights(const char *dir, const bl_mtp_probe *p, bl_mtp_inspection *ret,
+                                      bl_err *err) {
+    char *path = NULL;
+    bl_err none;
+    bl_mtp_finding f = inspect_indexed(dir, p, ret, err);
+    if (f == BL_MTP_FOUND_INDEX_MISSING && bl_checkpoint_locate(dir, SINGLE, &path, &none) == BL_OK) {
+        f = inspect_single(dir, path, p, ret, err);
+    }
+    bl_free(path);
+    return f;
+}
+
 static bl_mtp_finding inspect(const char *dir, const bl_mtp_probe *p, bl_mtp_inspection *ret, bl_err *err) {
-    json_t *index = NULL;
     if (!dir || !bl_file_is_dir(dir)) {
         FIND(err, BL_MTP_FOUND_NO_FOLDER, "'%s' is no folder", dir ? dir : "");
     }
     LOOK(check_config(p, ret, err));
     LOOK(check_head(p, ret, err));
-    LOOK(read_index(dir, ret->index_sha256, &index, err));
-    bl_mtp_finding f = inspect_tensors(dir, p, index, ret, err);
-    json_decref(index);
-    return f;
+    return inspect_weights(dir, p, ret, err);
 }
 
 void bl_mtp_inspect(const char *dir, const bl_mtp_probe *probe, bl_mtp_inspection *ret) {

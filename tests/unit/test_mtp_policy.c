@@ -287,11 +287,23 @@ static void test_families(void **state) {
         const char *type;
         bool embeds, assists;
     } rows[] = {
-        {"qwen3_5", true, false},     {"qwen3_5_moe", true, false},   {" QWEN3_5_MOE ", true, false},
-        {"\nQwen3_5\t", true, false}, {"qwen3_5x", false, false},     {"qwen3_5 moe", false, false},
-        {"qwen3", false, false},      {"qwen3_5_text", false, false}, {"xqwen3_5", false, false},
-        {"gemma4", false, true},      {" Gemma4_Text", false, true},  {"gemma3", false, false},
-        {"", false, false},           {"  ", false, false},           {NULL, false, false},
+        {"qwen3_5", true, false},
+        {"qwen3_5_moe", true, false},
+        {" QWEN3_5_MOE ", true, false},
+        {"\nQwen3_5\t", true, false},
+        {"qwen3_5x", false, false},
+        {"qwen3_5 moe", false, false},
+        {"qwen3", false, false},
+        {"qwen3_5_text", true, false},
+        {"xqwen3_5", false, false},
+        {"gemma4", false, true},
+        {" Gemma4_Text", false, true},
+        {"gemma3", false, false},
+        {"qwen3_5_moe_text", true, false},
+        {"qwen3_5_vision", false, false},
+        {"", false, false},
+        {"  ", false, false},
+        {NULL, false, false},
     };
     for (size_t i = 0; i < BL_COUNTOF(rows); i++) {
         assert_int_equal(bl_mtp_family_embeds(rows[i].type), rows[i].embeds);

@@ -614,6 +614,36 @@ static void test_payload(void **state) {
     finds("beyond 2 GiB", BL_MTP_FOUND_PAYLOAD_TOO_LARGE, "2147483648");
 }
 
+/* Without an index, one file lists its tensors itself; with one, it does not. */
+static void test_single_file(void **state) {
+    (void)state;
+    assert_int_equal(remove(at(INDEX_FILE)), 0);
+    finds("neither", BL_MTP_FOUND_INDEX_MISSING, "model.safetensors.index.json");
+    write_shard("m/model.safetensors", "a.weight:BF16:4,mtp.fc.weight:BF16:6,mtp.norm.weight:BF16:1");
+    bl_mtp_inspection i = inspect_dir("m"), other;
+    assert_int_equal(i.finding, BL_MTP_FOUND_OK);
+    assert_int_equal(i.n_tensors, 2);
+    assert_int_equal(i.artifact_bytes, 14); /* the head's own, not the target's */
+    /* its header stands for the index: the data does not matter, a name does */
+    write_shard("m/model.safetensors", "a.weight:BF16:4,mtp.fc.weight:BF16:6,mtp.nurm.weight:BF16:1");
+    other = inspect_dir("m");
+    assert_int_equal(other.finding, BL_MTP_FOUND_OK);
+    assert_memory_not_equal(i.index_sha256, other.index_sha256, sizeof i.index_sha256);
+    assert_memory_equal(i.config_sha256, other.config_sha256, sizeof i.config_sha256);
+    write_shard("m/model.safetensors", "a.weight:BF16:4,mtp.fc.weight:F64:6");
+    finds("dtype", BL_MTP_FOUND_DTYPE, "mtp.fc.weight");
+    write_shard("m/model.safetensors", "a.weight:BF16:4");
+    finds("no head in it", BL_MTP_FOUND_NO_TENSORS, "mtp.");
+    write_text("m/model.safetensors", "short");
+    finds("cut short", BL_MTP_FOUND_SHARD_MALFORMED, "model.safetensors");
+    hook_open("/model.safetensors", EACCES);
+    finds("unreadable", BL_MTP_FOUND_SHARD_UNREADABLE, "model.safetensors");
+    bl_os_reset();
+    write_shard("m/model.safetensors", "a.weight:BF16:4,mtp.fc.weight:BF16:6");
+    write_text(INDEX_FILE, INDEX("\"a.weight\":\"model.safetensors\""));
+    finds("an index rules", BL_MTP_FOUND_NO_TENSORS, "mtp.");
+}
+
 /* Each allocation fails once: a head that could not be looked at is not accepted, and nothing leaks or stops.
  */
 static size_t countdown;
@@ -677,6 +707,7 @@ int main(void) {
         TEST(test_names_bounds),
         TEST(test_damaged_shard),
         TEST(test_payload),
+        TEST(test_single_file),
         TEST(test_no_memory),
         cmocka_unit_test(test_names),
     };
