@@ -307,7 +307,8 @@ static bl_code serve_model(const start_args *a, bl_serve *s, const loaded *m, si
     for (uint32_t i = 0; i < a->aliases.n; i++) {
         aliases[n_aliases++] = a->aliases.items[i];
     }
-    bl_serve_model model = {m->engine, m->chat, id, aliases, n_aliases};
+    const char *reason = m->mtp.active ? NULL : bl_mtp_reason_get(m->mtp.reason)->name;
+    bl_serve_model model = {m->engine, m->chat, id, aliases, n_aliases, m->mtp.enabled, reason};
     BL_TRY(bl_serve_attach(s, &model, err));
     print_start_line(a, s, m, id);
     watch_server(w, s);

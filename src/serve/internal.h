@@ -97,6 +97,7 @@ typedef struct bl_job {
     bool has_end; /* the engine's last word came: queue_ns */
     uint64_t queue_ns, max_gap_ns;
     uint32_t n_cached, n_preempted; /* n_cached: known with the first token */
+    uint32_t n_drafted, n_accepted; /* up to the last token */
     const char *finish;             /* static, NULL: none */
 } bl_job;
 

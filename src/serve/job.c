@@ -148,6 +148,10 @@ static void log_job(const bl_job *job, int status, const char *stage) {
     add_ms(more, sizeof more, "queue_ms", job->has_end, job->queue_ns);
     add_ms(more, sizeof more, "ttft_ms", begun, job->first_token_ns - job->body_ns);
     add_ms(more, sizeof more, "max_gap_ms", job->has_end && job->n_completion > 1, job->max_gap_ns);
+    if (job->n_drafted > 0) {
+        size_t n = strlen(more);
+        (void)snprintf(more + n, sizeof more - n, " drafted=%u accepted=%u", job->n_drafted, job->n_accepted);
+    }
     if (job->n_preempted > 0) {
         size_t n = strlen(more);
         (void)snprintf(more + n, sizeof more - n, " preempted=%u", job->n_preempted);
@@ -529,7 +533,14 @@ static bl_code complete(bl_job *job, const char *finish, bool stopped, bl_err *e
         finish = "tool_calls";
     }
     job->finish = finish;
-    bl_openai_usage usage = {job->n_prompt, job->n_completion, job->n_cached};
+    /* of an answer that a stop string ended before the engine spoke of drafts nothing is known */
+    const bool counted = job->has_end || job->n_drafted > 0;
+    const bl_openai_usage usage = {.prompt_tokens = job->n_prompt,
+                                   .completion_tokens = job->n_completion,
+                                   .cached_tokens = job->n_cached,
+                                   .drafts = counted && bl_engine_info(job->s->model.engine)->draft_depth > 0,
+                                   .accepted_tokens = job->n_accepted,
+                                   .rejected_tokens = job->n_drafted - job->n_accepted};
     if (job->req.stream) {
         return end_stream(job, finish, &usage, err);
     }
@@ -557,6 +568,13 @@ static void complete_job(bl_job *job, const char *finish, bool stopped) {
     }
 }
 
+/* A stop string may end the answer inside a run of accepted drafts: what is counted then are those that were
+ * judged until its last token came. */
+static void count_drafts(bl_job *job, const bl_event *ev) {
+    job->n_drafted = ev->n_drafted;
+    job->n_accepted = BL_MIN(ev->n_accepted, ev->n_drafted);
+}
+
 static void time_token(bl_job *job, const bl_event *ev) {
     const uint64_t now_ns = bl_clock_mono_ns();
     if (job->first_token_ns == 0) {
@@ -573,6 +591,7 @@ static void time_token(bl_job *job, const bl_event *ev) {
 static bool take_token(bl_job *job, const bl_event *ev) {
     bl_err err;
     job->n_completion++;
+    count_drafts(job, ev);
     time_token(job, ev);
     if (ev->is_stop && !is_marker(job, ev->id)) {
         return true; /* counted, not shown; FINISHED follows */
@@ -610,6 +629,7 @@ static void take_end(bl_job *job, const bl_event *ev) {
         return;
     }
     job->has_end = true;
+    count_drafts(job, ev);
     job->queue_ns = ev->queue_ns;
     job->max_gap_ns = ev->max_gap_ns;
     job->n_preempted = ev->n_preempted;

@@ -201,6 +201,46 @@ static bl_code write_counts(const bl_metrics_view *v, bl_buf *b, bl_err *err) {
     return bl_buf_printf(b, err, "darkbloom_engine_step_age_seconds %.6f\n", (double)e->step_age_ns / 1e9);
 }
 
+/* One line a place in a round, the first draft's being 1; that one is there also where nothing is drafted. */
+static bl_code by_depth(bl_buf *b, const char *name, const char *help, const uint64_t *counts,
+                        uint32_t max_depth, bl_err *err) {
+    BL_TRY(head(b, name, "counter", help, err));
+    for (uint32_t i = 0; i < BL_MIN(BL_MAX(max_depth, 1u), BL_MAX_DRAFT); i++) {
+        BL_TRY(bl_buf_printf(b, err, "darkbloom_%s{depth=\"%u\"} %" PRIu64 "\n", name, i + 1, counts[i]));
+    }
+    return BL_OK;
+}
+
+static bl_code write_drafting(const bl_metrics_view *v, bl_buf *b, bl_err *err) {
+    const bl_draft_stats *d = &v->engine.draft;
+    const struct {
+        const char *name, *type, *help;
+        uint64_t value;
+    } all[] = {
+        {"mtp_enabled", "gauge", "1 where drafting is asked for with this model.", v->mtp_enabled},
+        {"mtp_active", "gauge", "1 while the engine drafts.", d->max_depth > 0},
+        {"mtp_max_depth", "gauge", "Tokens that are drafted ahead at most.", d->max_depth},
+        {"mtp_depth", "gauge", "Of these, in the last decoding step.", d->depth},
+        {"mtp_rounds_total", "counter", "Steps of a request in which drafts were verified.", d->n_rounds},
+        {"mtp_idle_rounds_total", "counter", "Steps of a request without, because drafting would cost more.",
+         d->n_idle_rounds},
+    };
+    for (size_t i = 0; i < BL_COUNTOF(all); i++) {
+        BL_TRY(one(b, all[i].name, all[i].type, all[i].help, all[i].value, err));
+    }
+    BL_TRY(by_depth(b, "mtp_tokens_proposed_total", "Drafted tokens, by place in their round.", d->n_proposed,
+                    d->max_depth, err));
+    BL_TRY(by_depth(b, "mtp_tokens_accepted_total", "Of these, those that were found right.", d->n_accepted,
+                    d->max_depth, err));
+    if (!v->mtp_inactive_reason) {
+        return BL_OK;
+    }
+    BL_TRY(head(b, "mtp_inactive_reason", "gauge", "Why the engine does not draft.", err));
+    BL_TRY(bl_buf_append_str(b, "darkbloom_mtp_inactive_reason{model=\"", err));
+    BL_TRY(label(b, v->model, err));
+    return bl_buf_printf(b, err, "\",reason=\"%s\"} 1\n", v->mtp_inactive_reason);
+}
+
 static bl_code write_process(const bl_metrics *m, const bl_metrics_view *v, bl_buf *b, bl_err *err) {
     BL_TRY(head(b, "info", "gauge", "The program and the model that it serves.", err));
     BL_TRY(bl_buf_append_str(b, "darkbloom_info{version=\"", err));
@@ -231,5 +271,6 @@ bl_code bl_metrics_write(const bl_metrics *m, const bl_metrics_view *v, bl_buf *
     BL_TRY(write_requests(m, ret, err));
     BL_TRY(write_engine(v, ret, err));
     BL_TRY(write_counts(v, ret, err));
+    BL_TRY(write_drafting(v, ret, err));
     return write_memory(v, ret, err);
 }

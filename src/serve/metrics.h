@@ -40,7 +40,9 @@ typedef struct {
 typedef struct {
     const char *version, *model;
     const char *kv_storage, *kv_storage_reason; /* NULL: not shown */
-    uint64_t start_s;                           /* Unix time */
+    bool mtp_enabled;
+    const char *mtp_inactive_reason; /* NULL: not shown */
+    uint64_t start_s;                /* Unix time */
     bl_engine_stats engine;
     uint32_t preparing, connections;
     uint64_t dropped_readers;

@@ -168,6 +168,7 @@ static bl_code submit(bl_job *job, const bl_openai_request *q, const bl_ids *ids
     r.logprobs = q->logprobs;
     r.n_top_logprobs = q->n_top_logprobs;
     r.priority = q->priority;
+    r.no_draft = q->no_draft;
     r.tenant = bl_serve_tenant(job->s, q->prompt_cache_key, q->n_prompt_cache_key);
     BL_TRY(left_for_first(job, &r.first_content_ms, e));
     r.notify = bl_job_notify;

@@ -342,6 +342,8 @@ static bl_code write_metrics(bl_serve *s, bl_buf *b, bl_err *err) {
                          .model = s->model.model_id,
                          .kv_storage = info->kv_storage,
                          .kv_storage_reason = info->kv_storage_reason,
+                         .mtp_enabled = s->model.mtp_enabled,
+                         .mtp_inactive_reason = s->model.mtp_inactive_reason,
                          .start_s = (uint64_t)s->created,
                          .preparing = s->n_preparing,
                          .connections = bl_http_server_connections(s->http),

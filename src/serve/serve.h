@@ -46,6 +46,10 @@ typedef struct {
     const char *model_id;
     const char *const *aliases;
     size_t n_aliases;
+    /* Drafting, for the metrics: whether it was asked for here, and the stable name of why there is none
+     * (NULL where the engine drafts, or nobody knows). */
+    bool mtp_enabled;
+    const char *mtp_inactive_reason;
 } bl_serve_model;
 bl_code bl_serve_attach(bl_serve *s, const bl_serve_model *m, bl_err *err) BL_MUST_CHECK;
 

@@ -115,7 +115,7 @@ static void run_once(void) {
         return;
     }
     bl_engine *engine = fake_engine_start();
-    bl_serve_model m = {engine, &fake_chat, "fake", NULL, 0};
+    bl_serve_model m = {.engine = engine, .chat = &fake_chat, .model_id = "fake"};
     assert_int_equal(bl_serve_attach(server, &m, &err), BL_OK);
     assert_int_equal(pthread_create(&loop, NULL, loop_main, NULL), 0);
     scenario();

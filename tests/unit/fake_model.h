@@ -33,6 +33,7 @@ struct bl_session {
     bl_event *events;
     size_t n_events, n_taken, cap;
     uint32_t n_steps; /* tokens given */
+    uint32_t n_drafted, n_accepted;
     bool cancel, owner_gone, ended;
 };
 
@@ -56,6 +57,10 @@ static uint32_t fake_max_queue = FAKE_MAX_QUEUE;
 static uint32_t fake_max_concurrent = 1;
 static bl_sampling fake_last_sampling; /* of the last submitted request */
 static bool fake_has_template = true;
+/* Tokens after the first of an answer come in bursts of that many and one, all drafts but one right. Before
+ * the server starts. */
+static uint32_t fake_draft_depth;
+static bool fake_last_no_draft; /* of the last submitted request */
 
 /* [e->mu held] */
 static void fake_put(bl_session *s, bl_event ev) {
@@ -131,6 +136,8 @@ static bool fake_step(bl_session *s, uint32_t n) {
         ev.is_stop = ev.id == FAKE_EOS;
         ev.logprob = -0.25f;
         ev.n_cached = fake_cached(s);
+        ev.n_drafted = s->n_drafted;
+        ev.n_accepted = s->n_accepted;
         ev.n_top = s->r.logprobs ? s->r.n_top_logprobs : 0;
         for (uint32_t i = 0; i < ev.n_top; i++) {
             ev.top[i].id = (ev.id + (int32_t)i) % 256;
@@ -147,6 +154,8 @@ static bool fake_step(bl_session *s, uint32_t n) {
     ev.kind = BL_EVENT_FINISHED;
     ev.finish = n < s->r.max_tokens ? BL_FINISH_STOP : BL_FINISH_LENGTH;
     ev.n_cached = fake_cached(s);
+    ev.n_drafted = s->n_drafted;
+    ev.n_accepted = s->n_accepted;
     ev.n_preempted = ev.n_cached > 0; /* so that both are seen */
     ev.queue_ns = 1500000;
     ev.max_gap_ns = 2500000;
@@ -169,7 +178,14 @@ static void fake_step_all(bl_engine *e) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < e->running; i++) {
         bl_session *s = e->batch[i];
-        if (fake_step(s, s->n_steps++)) {
+        uint32_t n_drafts = s->n_steps > 0 && !s->r.no_draft ? fake_draft_depth : 0;
+        bool goes_on = true;
+        s->n_drafted += n_drafts > 0 ? n_drafts + 1 : 0;
+        s->n_accepted += n_drafts;
+        for (uint32_t k = 0; k <= n_drafts && goes_on; k++) {
+            goes_on = fake_step(s, s->n_steps++);
+        }
+        if (goes_on) {
             e->batch[n++] = s;
         } else if (s->owner_gone) {
             fake_delete(s);
@@ -263,6 +279,7 @@ bl_code bl_session_submit(bl_engine *e, const bl_request *r, bl_session **ret, b
     fake_last_sampling = r->sampling;
     fake_last_tenant = r->tenant;
     fake_last_priority = r->priority;
+    fake_last_no_draft = r->no_draft;
     fake_last_first_content_ms = r->first_content_ms;
     e->stats.n_prompt_tokens += r->n_prompt;
     e->queue[e->n_queue++] = s;
@@ -319,8 +336,14 @@ const bl_model_info *bl_engine_info(const bl_engine *e) {
                                        .n_context = FAKE_CONTEXT,
                                        .kv_storage = "paged",
                                        .kv_storage_reason = "asked_for"};
+    static const bl_model_info drafting = {.family = "fake",
+                                           .n_vocab = 260,
+                                           .n_context = FAKE_CONTEXT,
+                                           .kv_storage = "paged",
+                                           .kv_storage_reason = "asked_for",
+                                           .draft_depth = 3};
     (void)e;
-    return &info;
+    return fake_draft_depth > 0 ? &drafting : &info;
 }
 
 const char *bl_version(void) {

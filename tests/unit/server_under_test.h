@@ -40,7 +40,7 @@ static void open_server(bl_serve_options *o, const char *const *aliases, size_t 
     if (bl_serve_open(o, &server, &err) != BL_OK) {
         fail_msg("%s", err.msg);
     }
-    bl_serve_model m = {engine, &fake_chat, "fake", aliases, n_aliases};
+    bl_serve_model m = {engine, &fake_chat, "fake", aliases, n_aliases, false, NULL};
     assert_int_equal(bl_serve_attach(server, &m, &err), BL_OK);
     assert_int_equal(pthread_create(&loop_thread, NULL, loop_main, NULL), 0);
 }

@@ -17,6 +17,13 @@ static char *text_of(const bl_metrics *m, const char *model) {
     v.engine.n_preempted = 5;
     v.engine.cache_hits = 6;
     v.engine.step_age_ns = 1500000000;
+    v.engine.draft = (bl_draft_stats){.max_depth = 2,
+                                      .depth = 1,
+                                      .n_rounds = 9,
+                                      .n_idle_rounds = 4,
+                                      .n_proposed = {9, 5},
+                                      .n_accepted = {6, 2}};
+    v.mtp_enabled = true;
     bl_histogram_init(&v.engine.step, bounds, BL_COUNTOF(bounds));
     bl_histogram_add(&v.engine.step, 0.02);
     bl_histogram_add(&v.engine.step, 500);
@@ -48,6 +55,40 @@ static void test_an_empty_exposition(void **state) {
     assert_true(expo_value(&e, "darkbloom_engine_step_seconds_count", "") == 2);
     assert_true(expo_value(&e, "darkbloom_kv_storage", "{storage=\"paged\",reason=\"asked_for\"}") == 1);
     assert_true(expo_value(&e, "darkbloom_process_resident_memory_bytes", "") == 4096);
+    bl_free(text);
+}
+
+static void test_drafting(void **state) {
+    (void)state;
+    static expo e;
+    bl_metrics m;
+    bl_buf b;
+    bl_metrics_init(&m, routes, BL_COUNTOF(routes));
+    char *text = text_of(&m, "m");
+    expo_parse(&e, text);
+    assert_true(expo_value(&e, "darkbloom_mtp_enabled", "") == 1);
+    assert_true(expo_value(&e, "darkbloom_mtp_active", "") == 1);
+    assert_true(expo_value(&e, "darkbloom_mtp_max_depth", "") == 2);
+    assert_true(expo_value(&e, "darkbloom_mtp_depth", "") == 1);
+    assert_true(expo_value(&e, "darkbloom_mtp_rounds_total", "") == 9);
+    assert_true(expo_value(&e, "darkbloom_mtp_idle_rounds_total", "") == 4);
+    assert_true(expo_value(&e, "darkbloom_mtp_tokens_proposed_total", "{depth=\"1\"}") == 9);
+    assert_true(expo_value(&e, "darkbloom_mtp_tokens_proposed_total", "{depth=\"2\"}") == 5);
+    assert_true(expo_value(&e, "darkbloom_mtp_tokens_accepted_total", "{depth=\"2\"}") == 2);
+    assert_null(strstr(text, "{depth=\"3\"}"));
+    assert_null(strstr(text, "mtp_inactive_reason"));
+    bl_free(text);
+
+    bl_metrics_view v = {.version = "1", .model = "a\"b", .mtp_inactive_reason = "config_disabled"};
+    bl_buf_init(&b, BL_METRICS_MAX_BYTES);
+    assert_int_equal(bl_metrics_write(&m, &v, &b, NULL), BL_OK);
+    text = bl_buf_steal(&b);
+    expo_parse(&e, text);
+    assert_true(expo_value(&e, "darkbloom_mtp_enabled", "") == 0);
+    assert_true(expo_value(&e, "darkbloom_mtp_active", "") == 0);
+    assert_true(expo_value(&e, "darkbloom_mtp_tokens_proposed_total", "{depth=\"1\"}") == 0);
+    assert_true(expo_value(&e, "darkbloom_mtp_inactive_reason",
+                           "{model=\"a\\\"b\",reason=\"config_disabled\"}") == 1);
     bl_free(text);
 }
 
@@ -136,11 +177,9 @@ static void test_resident_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_an_empty_exposition),
-        cmocka_unit_test(test_labels_are_escaped),
-        cmocka_unit_test(test_requests_by_route_and_status),
-        cmocka_unit_test(test_histograms),
-        cmocka_unit_test(test_the_limit),
+        cmocka_unit_test(test_an_empty_exposition), cmocka_unit_test(test_drafting),
+        cmocka_unit_test(test_labels_are_escaped),  cmocka_unit_test(test_requests_by_route_and_status),
+        cmocka_unit_test(test_histograms),          cmocka_unit_test(test_the_limit),
         cmocka_unit_test(test_resident_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -132,6 +132,14 @@ static void test_common_fields(void **state) {
         {"priority", TYPE, CHAT(",\"priority\":\"high\"")},
         {NULL, NULL, CHAT(",\"prompt_cache_key\":\"\"")},
         {"prompt_cache_key", TYPE, CHAT(",\"prompt_cache_key\":7")},
+        {NULL, NULL, CHAT(",\"speculation\":\"auto\"")},
+        {NULL, NULL, CHAT(",\"speculation\":\"off\"")},
+        {NULL, NULL, CHAT(",\"speculation\":null")},
+        {"speculation", VALUE, CHAT(",\"speculation\":\"on\"")},
+        {"speculation", VALUE, CHAT(",\"speculation\":\"OFF\"")},
+        {"speculation", VALUE, CHAT(",\"speculation\":\"\"")},
+        {"speculation", TYPE, CHAT(",\"speculation\":false")},
+        {"speculation", TYPE, CHAT(",\"speculation\":{}")},
         {"stream", TYPE, CHAT(",\"stream\":1")},
         {"stream_options", VALUE, CHAT(",\"stream_options\":{}")},
         {"stream_options", TYPE, CHAT(",\"stream\":true,\"stream_options\":true")},
@@ -485,7 +493,7 @@ static void test_chat_payloads(void **state) {
     bl_openai_logprobs l;
     bl_openai_logprobs_init(&l, BL_OPENAI_CHAT, 1 << 16);
     add_tokens(&l);
-    const bl_openai_usage u = {3, 4, 2};
+    const bl_openai_usage u = {3, 4, 2, false, 0, 0};
     assert_int_equal(bl_openai_write_reply(&chat_reply,
                                            &(bl_openai_answer){.text = "hi\n", .n = 3, .logprobs = &l},
                                            "stop", &u, &b, NULL),
@@ -508,6 +516,7 @@ static void test_chat_payloads(void **state) {
     assert_int_equal(json_integer_value(json_object_get(usage, "total_tokens")), 7);
     const json_t *details = json_object_get(usage, "prompt_tokens_details");
     assert_int_equal(json_integer_value(json_object_get(details, "cached_tokens")), 2);
+    assert_null(json_object_get(usage, "completion_tokens_details"));
     json_decref(v);
 
     bl_buf_reset(&b);
@@ -559,13 +568,16 @@ static void test_text_payloads(void **state) {
     json_decref(v);
 
     bl_buf_reset(&b);
-    const bl_openai_usage u = {1, 2, 0};
+    const bl_openai_usage u = {1, 2, 0, true, 7, 3};
     assert_int_equal(
         bl_openai_write_reply(&text_reply, &(bl_openai_answer){.text = "x", .n = 1}, "length", &u, &b, NULL),
         BL_OK);
     v = parse_back(&b);
     assert_string_equal(json_string_value(json_object_get(v, "object")), "text_completion");
     assert_true(json_is_null(json_object_get(json_array_get(json_object_get(v, "choices"), 0), "logprobs")));
+    const json_t *details = json_object_get(json_object_get(v, "usage"), "completion_tokens_details");
+    assert_int_equal(json_integer_value(json_object_get(details, "accepted_prediction_tokens")), 7);
+    assert_int_equal(json_integer_value(json_object_get(details, "rejected_prediction_tokens")), 3);
     json_decref(v);
 
     bl_buf_reset(&b);

@@ -29,6 +29,7 @@ static void start(void (*change)(bl_serve_options *o)) {
     fake_max_queue = FAKE_MAX_QUEUE;
     fake_max_concurrent = 1;
     fake_has_template = true;
+    fake_draft_depth = 0;
     open_server(&o, aliases, 1);
 }
 
@@ -418,6 +419,72 @@ static void read_events(const char *text_key) {
         }
         p = end + 2;
     }
+}
+
+/* What is left of an answer when the counts of drafting and the ids of the answer are taken away. */
+static json_t *answer_without_drafts(json_t **ret_details) {
+    json_t *v = body_json(), *usage = json_object_get(v, "usage");
+    *ret_details = json_incref(json_object_get(usage, "completion_tokens_details"));
+    (void)json_object_del(usage, "completion_tokens_details");
+    (void)json_object_del(v, "id");
+    (void)json_object_del(v, "created");
+    return v;
+}
+
+/* Tokens that come in bursts give the answer of tokens that come alone: text, reason of the end and counts,
+ * also where a stop string or the limit ends it inside a burst. Only what was drafted is told beside. */
+static void test_drafting(void **state) {
+    (void)state;
+    static const struct {
+        const char *content, *fields;
+        uint32_t n_rounds; /* of bursts until the last token */
+    } rows[] = {
+        {"abcdefghij", "", 3},
+        {"one two STOP three and more", ",\"stop\":\" STOP\"", 3},
+        {"one two STOP three and more", ",\"stop\":[\"o\"]", 0},
+        {"one two STOP three and more", ",\"stop\":[\"wo\"]", 2},
+        {"abcdefghij", ",\"max_tokens\":3", 1},
+        {"abcdefghij", ",\"logprobs\":true,\"stop\":\"ef\"", 2},
+        {"abcdefghij", ",\"speculation\":\"auto\"", 3},
+        {"abcdefghij", ",\"speculation\":\"off\"", 0},
+    };
+    json_t *plain[BL_COUNTOF(rows)], *details;
+    start(NULL);
+    for (size_t i = 0; i < BL_COUNTOF(rows); i++) {
+        assert_int_equal(chat(rows[i].content, rows[i].fields), 200);
+        plain[i] = answer_without_drafts(&details);
+        assert_null(details);
+    }
+    finish();
+    start(NULL);
+    fake_draft_depth = 3;
+    for (size_t i = 0; i < BL_COUNTOF(rows); i++) {
+        assert_int_equal(chat(rows[i].content, rows[i].fields), 200);
+        json_t *v = answer_without_drafts(&details);
+        if (!json_equal(v, plain[i])) {
+            fail_msg("row %zu: %s", i, got.body);
+        }
+        json_int_t accepted = json_integer_value(json_object_get(details, "accepted_prediction_tokens"));
+        json_int_t rejected = json_integer_value(json_object_get(details, "rejected_prediction_tokens"));
+        assert_int_equal(accepted, 3 * rows[i].n_rounds);
+        assert_int_equal(rejected, rows[i].n_rounds);
+        assert_int_equal(fake_last_no_draft, strstr(rows[i].fields, "off") != NULL);
+        json_decref(v);
+        json_decref(details);
+        json_decref(plain[i]);
+    }
+    assert_int_equal(
+        chat("abcdefghij", ",\"stream\":true,\"stop\":\"fg\",\"stream_options\":{\"include_usage\":true}"),
+        200);
+    read_events("content");
+    assert_string_equal(stream_text, "abcde");
+    assert_non_null(strstr(got.body, "\"completion_tokens\":7,"));
+    assert_non_null(strstr(got.body, "\"completion_tokens_details\":{\"accepted_prediction_tokens\":6,"
+                                     "\"rejected_prediction_tokens\":2}"));
+    assert_int_equal(request("POST", "/v1/completions", "", "{\"model\":\"fake\",\"prompt\":\"hey\"}"), 200);
+    assert_non_null(strstr(got.body, "\"accepted_prediction_tokens\":3,"));
+    finish();
+    fake_draft_depth = 0;
 }
 
 static void test_streams(void **state) {
@@ -1131,6 +1198,7 @@ int main(void) {
         cmocka_unit_test(test_whole_answers),
         cmocka_unit_test(test_refused_requests),
         cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_drafting),
         cmocka_unit_test(test_reasoning_and_tools),
         cmocka_unit_test(test_logprobs_of_thoughts),
         cmocka_unit_test(test_thinking_variables),

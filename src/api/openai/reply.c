@@ -226,11 +226,18 @@ bl_code bl_openai_write_call(const char *id, const char *name, size_t n_name, co
 }
 
 static bl_code write_usage(const bl_openai_usage *u, bl_buf *ret, bl_err *err) {
-    return bl_buf_printf(
+    BL_TRY(bl_buf_printf(
         ret, err,
         "\"usage\":{\"prompt_tokens\":%" PRIu64 ",\"completion_tokens\":%" PRIu64 ",\"total_tokens\":%" PRIu64
-        ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRIu64 "}}}",
-        u->prompt_tokens, u->completion_tokens, u->prompt_tokens + u->completion_tokens, u->cached_tokens);
+        ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRIu64 "}",
+        u->prompt_tokens, u->completion_tokens, u->prompt_tokens + u->completion_tokens, u->cached_tokens));
+    if (u->drafts) {
+        BL_TRY(bl_buf_printf(ret, err,
+                             ",\"completion_tokens_details\":{\"accepted_prediction_tokens\":%" PRIu64
+                             ",\"rejected_prediction_tokens\":%" PRIu64 "}",
+                             u->accepted_tokens, u->rejected_tokens));
+    }
+    return bl_buf_append_str(ret, "}}", err);
 }
 
 bl_code bl_openai_write_usage_chunk(const bl_openai_reply *r, const bl_openai_usage *u, bl_buf *ret,

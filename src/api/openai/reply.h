@@ -21,7 +21,9 @@ typedef struct {
 
 typedef struct {
     uint64_t prompt_tokens, completion_tokens;
-    uint64_t cached_tokens; /* of the prompt: found in the prefix cache */
+    uint64_t cached_tokens;                    /* of the prompt: found in the prefix cache */
+    bool drafts;                               /* the model drafts: the two below are shown */
+    uint64_t accepted_tokens, rejected_tokens; /* drafted tokens that were found right, and wrong */
 } bl_openai_usage;
 
 /* One token with its bytes (which may be part of a character) and alternatives. */

@@ -655,6 +655,21 @@ static bl_code parse_chat_fields(const json_t *root, bl_openai_request *r, bl_op
     return BL_OK;
 }
 
+/* "auto" is the server's own choice. */
+static bl_code parse_speculation(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
+    const json_t *v = field(root, "speculation");
+    const char *word = v ? json_string_value(v) : "auto";
+    if (!word) {
+        return wrong_type(v, "speculation", "a string", e);
+    }
+    r->no_draft = strcmp(word, "off") == 0;
+    if (!r->no_draft && strcmp(word, "auto") != 0) {
+        return bl_openai_refuse(e, 400, "invalid_value", "speculation",
+                                "'speculation' must be \"auto\" or \"off\"");
+    }
+    return BL_OK;
+}
+
 /* How the request is to be served, not what it asks. */
 static bl_code parse_service(const json_t *root, bl_openai_request *r, bl_openai_error *e) {
     bool has = false;
@@ -672,7 +687,7 @@ static bl_code parse_service(const json_t *root, bl_openai_request *r, bl_openai
     }
     r->prompt_cache_key = json_string_value(v);
     r->n_prompt_cache_key = json_string_length(v);
-    return BL_OK;
+    return parse_speculation(root, r, e);
 }
 
 static bl_code parse_fields(const json_t *root, bl_openai_request *r, bl_openai_error *e) {

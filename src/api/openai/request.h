@@ -75,6 +75,7 @@ typedef struct {
     const char *prompt_cache_key; /* borrowed; NULL: none */
     size_t n_prompt_cache_key;
     bool stream, include_usage;
+    bool no_draft; /* speculation: off */
     bool logprobs;
     uint32_t n_top_logprobs;
 } bl_openai_request;
