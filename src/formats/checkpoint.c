@@ -45,6 +45,7 @@ struct bl_checkpoint {
     bl_safetensors *shards[BL_ST_MAX_SHARDS];
     char *shard_names[BL_ST_MAX_SHARDS];
     size_t n_shards;
+    char left_out[256];             /* why a shard of the draft head is not among them; "": none */
     identity ids[BL_ST_MAX_SHARDS]; /* of the shards, or of the GGUF file at 0 */
     size_t n_views;
     const bl_tensor_view **views; /* by shard and offset */
@@ -209,6 +210,8 @@ static bl_code open_shard(bl_checkpoint *c, const char *file, bl_err *err) {
     }
     if (rc != BL_OK) {
         bl_free(name);
+        bl_free(c->ids[c->n_shards].path);
+        c->ids[c->n_shards] = (identity){0};
         /* a cache file is named by its hash: say which shard it is */
         return strcmp(bl_name_of_path(path), file) == 0 ? rc : bl_err_wrap(err, rc, "%s", file);
     }
@@ -216,25 +219,155 @@ static bl_code open_shard(bl_checkpoint *c, const char *file, bl_err *err) {
     return BL_OK;
 }
 
-static int cmp_string(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+static bool is_of_head(const char *tensor) {
+    return strncmp(tensor, BL_CHECKPOINT_HEAD_PREFIX, strlen(BL_CHECKPOINT_HEAD_PREFIX)) == 0;
 }
 
-static bl_code open_listed(bl_checkpoint *c, const char **files, size_t n, bl_err *err) {
-    qsort(files, n, sizeof *files, cmp_string);
-    size_t n_distinct = 0;
+/* What the index says of one tensor. */
+typedef struct {
+    const char *file, *tensor;
+} listed;
+
+static int cmp_listed(const void *a, const void *b) {
+    const listed *x = a, *y = b;
+    return strcmp(x->file, y->file);
+}
+
+/* The index and a shard must tell the same: each tensor that it lists for the shard is there, and what is
+ * there is listed. */
+static bl_code check_shard(const bl_checkpoint *c, size_t shard, json_t *map, const listed *of, size_t n,
+                           bl_err *err) {
+    const char *file = c->shard_names[shard];
+    const bl_safetensors *st = c->shards[shard];
     for (size_t i = 0; i < n; i++) {
-        n_distinct += i == 0 || strcmp(files[i], files[i - 1]) != 0;
+        if (!bl_safetensors_find(st, of[i].tensor)) {
+            BL_FAIL(err, BL_EFORMAT, "tensor '%.*s' is listed in the index but absent from shard '%.*s'",
+                    bl_name_shown(of[i].tensor, strlen(of[i].tensor)), of[i].tensor,
+                    bl_name_shown(file, strlen(file)), file);
+        }
     }
-    if (n_distinct > BL_ST_MAX_SHARDS) {
-        BL_FAIL(err, BL_ELIMIT, "index names %zu shards, allowed are %u", n_distinct, BL_ST_MAX_SHARDS);
-    }
-    for (size_t i = 0; i < n; i++) {
-        if (i == 0 || strcmp(files[i], files[i - 1]) != 0) {
-            BL_TRY(open_shard(c, files[i], err));
+    for (size_t i = 0; i < bl_safetensors_count(st); i++) {
+        const char *name = bl_safetensors_at(st, i)->name;
+        if (!json_object_get(map, name)) {
+            BL_FAIL(err, BL_EFORMAT, "tensor '%.*s' is present in shard '%.*s' but not listed in the index",
+                    bl_name_shown(name, strlen(name)), name, bl_name_shown(file, strlen(file)), file);
         }
     }
     return BL_OK;
+}
+
+static void close_last_shard(bl_checkpoint *c) {
+    size_t last = --c->n_shards;
+    bl_safetensors_free(c->shards[last]);
+    bl_free(c->shard_names[last]);
+    bl_free(c->ids[last].path);
+    c->shards[last] = NULL;
+    c->shard_names[last] = NULL;
+    c->ids[last] = (identity){0};
+}
+
+static void leave_out(bl_checkpoint *c, const bl_err *why) {
+    if (c->left_out[0] == '\0') {
+        memcpy(c->left_out, why->msg, sizeof c->left_out);
+    }
+}
+
+/* A shard of a head alone, which also must not hold what another shard has: the model's own would be in
+ * doubt.
+ */
+static bl_code open_head_shard(bl_checkpoint *c, json_t *map, const listed *of, size_t n, bl_err *err) {
+    BL_TRY(open_shard(c, of[0].file, err));
+    bl_code rc = check_shard(c, c->n_shards - 1, map, of, n, err);
+    const bl_safetensors *st = c->shards[c->n_shards - 1];
+    for (size_t i = 0; i < bl_safetensors_count(st) && rc == BL_OK; i++) {
+        const char *name = bl_safetensors_at(st, i)->name;
+        if (strcmp(json_string_value(json_object_get(map, name)), of[0].file) != 0) {
+            rc = bl_err_set(err, BL_EFORMAT, __FILE__, __LINE__,
+                            "tensor '%.*s' is present in shard '%.*s', the index lists it elsewhere",
+                            bl_name_shown(name, strlen(name)), name,
+                            bl_name_shown(of[0].file, strlen(of[0].file)), of[0].file);
+        }
+    }
+    if (rc != BL_OK) {
+        close_last_shard(c);
+    }
+    return rc;
+}
+
+/* Where the entries of all[i]'s file end, and whether they are of a head alone. */
+static size_t end_of_file(const listed *all, size_t n, size_t i, bool *ret_of_head) {
+    const char *file = all[i].file;
+    *ret_of_head = true;
+    for (; i < n && strcmp(all[i].file, file) == 0; i++) {
+        *ret_of_head = *ret_of_head && is_of_head(all[i].tensor);
+    }
+    return i;
+}
+
+static bl_code open_heads(bl_checkpoint *c, json_t *map, const listed *all, size_t n, bl_err *err) {
+    bool of_head;
+    for (size_t i = 0, end; i < n; i = end) {
+        end = end_of_file(all, n, i, &of_head);
+        bl_err why;
+        bl_code rc = of_head ? open_head_shard(c, map, all + i, end - i, &why) : BL_OK;
+        if (rc == BL_ENOMEM) {
+            return no_memory("a shard", err);
+        }
+        if (rc != BL_OK) {
+            leave_out(c, &why);
+        }
+    }
+    return BL_OK;
+}
+
+/* An entry of the index. *ret.file is NULL for one of a head that cannot be meant. */
+static bl_code check_entry(bl_checkpoint *c, const char *tensor, const json_t *value, listed *ret,
+                           bl_err *err) {
+    const char *file = json_string_value(value);
+    bl_err here;
+    bl_code rc = BL_OK;
+    *ret = (listed){file, tensor};
+    if (!file) {
+        rc = bl_err_set(&here, BL_EFORMAT, __FILE__, __LINE__, "index: tensor '%.*s' has no file name",
+                        bl_name_shown(tensor, strlen(tensor)), tensor);
+    } else {
+        rc = check_bare_name(file, "index: shard", &here);
+    }
+    if (rc == BL_OK && !has_suffix(file, ".safetensors")) {
+        rc = bl_err_set(&here, BL_EFORMAT, __FILE__, __LINE__,
+                        "index: shard '%.*s' does not end in .safetensors", bl_name_shown(file, strlen(file)),
+                        file);
+    }
+    if (rc != BL_OK && is_of_head(tensor)) {
+        leave_out(c, &here);
+        ret->file = NULL;
+        return BL_OK;
+    }
+    if (rc != BL_OK && err) {
+        *err = here;
+    }
+    return rc;
+}
+
+/* The model's own before those of heads alone, which cannot take their place. */
+static bl_code open_listed(bl_checkpoint *c, json_t *map, listed *all, size_t n, bl_err *err) {
+    size_t n_own = 0;
+    bool of_head;
+    qsort(all, n, sizeof *all, cmp_listed);
+    for (size_t i = 0; i < n;) {
+        i = end_of_file(all, n, i, &of_head);
+        n_own += !of_head;
+    }
+    if (n_own > BL_ST_MAX_SHARDS) {
+        BL_FAIL(err, BL_ELIMIT, "index names %zu shards, allowed are %u", n_own, BL_ST_MAX_SHARDS);
+    }
+    for (size_t i = 0, end; i < n; i = end) {
+        end = end_of_file(all, n, i, &of_head);
+        if (!of_head) {
+            BL_TRY(open_shard(c, all[i].file, err));
+        }
+    }
+    return open_heads(c, map, all, n, err);
 }
 
 /* Checks every name in the map before the first file is touched, then opens each named shard once. */
@@ -246,32 +379,20 @@ static bl_code open_shards(bl_checkpoint *c, json_t *map, bl_err *err) {
         BL_FAIL(err, BL_ELIMIT, "index lists %zu tensors, allowed are %u", json_object_size(map),
                 BL_ST_MAX_TENSORS);
     }
-    const char **files = bl_alloc_array(json_object_size(map), sizeof *files);
-    if (!files) {
+    listed *all = bl_alloc_array(json_object_size(map), sizeof *all);
+    if (!all) {
         return no_memory("the index", err);
     }
     bl_code rc = BL_OK;
     json_object_foreach(map, tensor, value) {
-        const char *file = json_string_value(value);
         BL_TRY_GOTO(rc, out,
                     bl_name_check(tensor, strlen(tensor), BL_ST_MAX_NAME_BYTES, "index: tensor name", err));
-        if (!file) {
-            rc = bl_err_set(err, BL_EFORMAT, __FILE__, __LINE__, "index: tensor '%.*s' has no file name",
-                            bl_name_shown(tensor, strlen(tensor)), tensor);
-            goto out;
-        }
-        BL_TRY_GOTO(rc, out, check_bare_name(file, "index: shard", err));
-        if (!has_suffix(file, ".safetensors")) {
-            rc = bl_err_set(err, BL_EFORMAT, __FILE__, __LINE__,
-                            "index: shard '%.*s' does not end in .safetensors",
-                            bl_name_shown(file, strlen(file)), file);
-            goto out;
-        }
-        files[n++] = file;
+        BL_TRY_GOTO(rc, out, check_entry(c, tensor, value, &all[n], err));
+        n += all[n].file != NULL;
     }
-    rc = open_listed(c, files, n, err);
+    rc = open_listed(c, map, all, n, err);
 out:
-    bl_free(files);
+    bl_free(all);
     return rc;
 }
 
@@ -310,37 +431,32 @@ static bl_code gather(bl_checkpoint *c, bl_err *err) {
     return BL_OK;
 }
 
-static const bl_safetensors *find_shard(const bl_checkpoint *c, const char *file) {
-    for (size_t s = 0; s < c->n_shards; s++) {
-        if (strcmp(c->shard_names[s], file) == 0) {
-            return c->shards[s];
-        }
+static size_t find_shard(const bl_checkpoint *c, const char *file) {
+    size_t s = 0;
+    while (s < c->n_shards && strcmp(c->shard_names[s], file) != 0) {
+        s++;
     }
-    return NULL;
+    return s;
 }
 
-/* The index and the shards must tell the same: each listed tensor in its shard, nothing unlisted. */
+/* The index and the shards must tell the same: each listed tensor in its shard, nothing unlisted. What was
+ * left out with a head is not missed. */
 static bl_code check_index(const bl_checkpoint *c, json_t *map, bl_err *err) {
     const char *tensor;
     json_t *value;
     json_object_foreach(map, tensor, value) {
         const char *file = json_string_value(value);
-        const bl_safetensors *st = find_shard(c, file);
-        if (!st || !bl_safetensors_find(st, tensor)) {
+        size_t s = file ? find_shard(c, file) : c->n_shards;
+        if (s == c->n_shards && is_of_head(tensor)) {
+            continue;
+        }
+        if (s == c->n_shards || !bl_safetensors_find(c->shards[s], tensor)) {
             BL_FAIL(err, BL_EFORMAT, "tensor '%.*s' is listed in the index but absent from shard '%.*s'",
                     bl_name_shown(tensor, strlen(tensor)), tensor, bl_name_shown(file, strlen(file)), file);
         }
     }
     for (size_t s = 0; s < c->n_shards; s++) {
-        for (size_t i = 0; i < bl_safetensors_count(c->shards[s]); i++) {
-            const char *name = bl_safetensors_at(c->shards[s], i)->name;
-            if (!json_object_get(map, name)) {
-                BL_FAIL(err, BL_EFORMAT,
-                        "tensor '%.*s' is present in shard '%.*s' but not listed in the index",
-                        bl_name_shown(name, strlen(name)), name,
-                        bl_name_shown(c->shard_names[s], strlen(c->shard_names[s])), c->shard_names[s]);
-            }
-        }
+        BL_TRY(check_shard(c, s, map, NULL, 0, err));
     }
     return BL_OK;
 }
@@ -443,7 +559,7 @@ static bl_code open_folder(bl_checkpoint *c, bl_err *err) {
     }
     c->kind = BL_CKPT_HF;
     BL_TRY(set_name(c, c->real, err));
-    BL_TRY(read_json(c, "config.json", BL_CONFIG_MAX_BYTES, BL_CONFIG_MAX_DEPTH, &c->config, err));
+    BL_TRY(read_json(c, "config.json", BL_MODEL_CONFIG_MAX_BYTES, BL_CONFIG_MAX_DEPTH, &c->config, err));
     rc = read_json(c, "generation_config.json", BL_CONFIG_MAX_BYTES, BL_CONFIG_MAX_DEPTH,
                    &c->generation_config, err);
     if (rc != BL_OK && rc != BL_ENOTFOUND) {
@@ -504,6 +620,10 @@ void bl_checkpoint_free(bl_checkpoint *c) {
     bl_free(c->name);
     bl_free(c->path);
     bl_free(c);
+}
+
+const char *bl_checkpoint_left_out(const bl_checkpoint *c) {
+    return c->left_out[0] != '\0' ? c->left_out : NULL;
 }
 
 bl_checkpoint_kind bl_checkpoint_kind_of(const bl_checkpoint *c) {
@@ -574,12 +694,23 @@ void bl_checkpoint_release_pages(const bl_checkpoint *c, const bl_tensor_view *t
     }
 }
 
+static bool is_head_shard(const bl_safetensors *st) {
+    size_t n = bl_safetensors_count(st), i = 0;
+    while (i < n && is_of_head(bl_safetensors_at(st, i)->name)) {
+        i++;
+    }
+    return n > 0 && i == n;
+}
+
 bl_code bl_checkpoint_check_intact(const bl_checkpoint *c, bl_err *err) {
     if (c->gguf) {
         BL_TRY(bl_gguf_check_intact(c->gguf, c->name, err));
         return check_unchanged(&c->ids[0], c->name, err);
     }
     for (size_t s = 0; s < c->n_shards; s++) {
+        if (is_head_shard(c->shards[s])) {
+            continue;
+        }
         BL_TRY(bl_safetensors_check_intact(c->shards[s], c->shard_names[s], err));
         BL_TRY(check_unchanged(&c->ids[s], c->shard_names[s], err));
     }

@@ -22,6 +22,13 @@ typedef struct bl_checkpoint bl_checkpoint;
 bl_code bl_checkpoint_open(const char *path, bl_checkpoint **ret, bl_err *err) BL_MUST_CHECK;
 void bl_checkpoint_free(bl_checkpoint *c);
 
+/* Tensors of an embedded draft head. Shards that the index gives to such tensors alone are no condition of
+ * the model: one that is missing, damaged, out of bounds or at odds with the index is left out, with all of
+ * its tensors. */
+#define BL_CHECKPOINT_HEAD_PREFIX "mtp."
+/* Why the first of them was left out; NULL: none was. */
+const char *bl_checkpoint_left_out(const bl_checkpoint *c);
+
 /* The path of `file` (a bare name) of the folder `dir`, under the rule on links above, without opening
  * anything. Caller frees (bl_free). BL_ENOTFOUND when it is absent or a link to nothing, BL_EFORMAT when it
  * is a link that may not be followed. */
@@ -46,8 +53,9 @@ uint64_t bl_checkpoint_tensor_bytes(const bl_checkpoint *c);
 void bl_checkpoint_release_pages(const bl_checkpoint *c, const bl_tensor_view *t);
 
 /* To be called when all tensors have been read: BL_ECORRUPT, naming the file, when one was cut short or
- * written to since it was opened. A file that was replaced by rename or deleted is intact: the map holds the
- * old one. */
+ * written to since it was opened; shards of a draft head alone are not looked at, because what is drafted
+ * from them is verified. A file that was replaced by rename or deleted is intact: the map holds the old one.
+ */
 bl_code bl_checkpoint_check_intact(const bl_checkpoint *c, bl_err *err) BL_MUST_CHECK;
 
 /* Reads a side file of the folder (tokenizer.json, chat_template.jinja...), bounded. BL_ENOTFOUND when absent

@@ -11,7 +11,10 @@
 
 /* config.json of published checkpoints is below 20 KiB; generation_config.json below 1 KiB. */
 #define BL_CONFIG_MAX_BYTES ((size_t)1 << 20)
-#define BL_CONFIG_MAX_DEPTH 32u
+/* Of config.json itself: as loose as the probe for a draft head, so that a config that is too large for a
+ * head (docs/mtp.md) costs the head and not the model. */
+#define BL_MODEL_CONFIG_MAX_BYTES ((size_t)64 << 20)
+#define BL_CONFIG_MAX_DEPTH       32u
 /* The largest tokenizer.json in use (Gemma, 262k pieces) has 33 MiB. No JSON text in the product is larger.
  */
 #define BL_TOKENIZER_JSON_MAX_BYTES ((size_t)64 << 20)

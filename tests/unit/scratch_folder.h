@@ -26,7 +26,7 @@ static void write_bytes(const char *file, const void *data, size_t n) {
     assert_int_equal(bl_file_write_atomic(at(file), data, n, NULL), BL_OK);
 }
 
-static void write_text(const char *file, const char *text) {
+static inline void write_text(const char *file, const char *text) {
     write_bytes(file, text, strlen(text));
 }
 

@@ -184,6 +184,109 @@ static void test_set_rules(void **state) {
 }
 
 /* Exactly the named shards: model.safetensors beside the index and stray shards are not read. */
+/* ---- shards of a draft head alone ---- */
+
+#define MAP(more) "{\"weight_map\":{\"x\":\"a.safetensors\",\"y\":\"a.safetensors\"" more "}}"
+#define IN_HEAD   ",\"mtp.v\":\"h.safetensors\",\"mtp.w\":\"h.safetensors\""
+
+/* Folder: a.safetensors with x and y, h.safetensors as `head` says (NULL: missing), and the index. */
+static const struct {
+    const char *name, *index, *head;
+    size_t n; /* tensors that are there */
+    const char *left_out;
+} head_cases[] = {
+    {"whole", MAP(IN_HEAD), "mtp.v,mtp.w", 4, NULL},
+    {"missing", MAP(IN_HEAD), NULL, 2, "h.safetensors"},
+    {"a tensor missing", MAP(IN_HEAD), "mtp.v", 2, "'mtp.w' is listed in the index but absent"},
+    {"a tensor too many", MAP(IN_HEAD), "mtp.v,mtp.w,mtp.x", 2,
+     "'mtp.x' is present in shard 'h.safetensors'"},
+    {"one of the model's", MAP(IN_HEAD), "mtp.v,mtp.w,x", 2, "'x' is present in shard 'h.safetensors'"},
+    {"a path", MAP(",\"mtp.v\":\"../h.safetensors\""), NULL, 2, "'../h.safetensors' is a path"},
+    {"another kind", MAP(",\"mtp.v\":\"h.bin\""), NULL, 2, "'h.bin' does not end in .safetensors"},
+    {"no name", MAP(",\"mtp.v\":7"), NULL, 2, "'mtp.v' has no file name"},
+    {"first of two", MAP(IN_HEAD ",\"mtp.z\":\"i.safetensors\""), NULL, 2, "h.safetensors"},
+    {"second of two", MAP(IN_HEAD ",\"mtp.z\":\"i.safetensors\""), "mtp.v,mtp.w", 4, "i.safetensors"},
+};
+
+static void test_head_left_out(void **state) {
+    (void)state;
+    write_text("m/config.json", "{}");
+    write_shard("m/a.safetensors", "x,y");
+    for (size_t i = 0; i < BL_COUNTOF(head_cases); i++) {
+        (void)remove(at("m/h.safetensors"));
+        if (head_cases[i].head) {
+            write_shard("m/h.safetensors", head_cases[i].head);
+        }
+        write_text("m/model.safetensors.index.json", head_cases[i].index);
+        bl_checkpoint *c = open_ok(at("m"));
+        const char *why = bl_checkpoint_left_out(c), *want = head_cases[i].left_out;
+        if ((why == NULL) != (want == NULL) || (want && !strstr(why, want)) ||
+            bl_checkpoint_count(c) != head_cases[i].n) {
+            fail_msg("%s: %zu tensors, left out: %s", head_cases[i].name, bl_checkpoint_count(c), why);
+        }
+        assert_non_null(bl_checkpoint_find(c, "x"));
+        bl_checkpoint_free(c);
+    }
+}
+
+/* What is in the way of a shard: the head is left out, and named by its shard. */
+static void test_head_damaged(void **state) {
+    (void)state;
+    write_text("m/config.json", "{}");
+    write_text("m/model.safetensors.index.json", MAP(IN_HEAD));
+    write_shard("m/a.safetensors", "x,y");
+    write_shard("m/h.safetensors", "mtp.v,mtp.w");
+    assert_int_equal(truncate(at("m/h.safetensors"), 60), 0);
+    for (int turn = 0; turn < 3; turn++) {
+        bl_checkpoint *c = open_ok(at("m"));
+        assert_int_equal(bl_checkpoint_count(c), 2);
+        assert_non_null(strstr(bl_checkpoint_left_out(c), "h.safetensors"));
+        bl_checkpoint_free(c);
+        (void)remove(at("m/h.safetensors"));
+        if (turn == 0) { /* a link out of the folder, then a folder */
+            write_shard("h.safetensors", "mtp.v,mtp.w");
+            assert_int_equal(symlink(at("h.safetensors"), at("m/h.safetensors")), 0);
+        } else {
+            assert_int_equal(mkdir(at("m/h.safetensors"), 0700), 0);
+        }
+    }
+}
+
+/* A shard in which the model has a tensor too is the model's. */
+static void test_head_beside_the_model(void **state) {
+    (void)state;
+    write_text("m/config.json", "{}");
+    write_text("m/model.safetensors.index.json", MAP(",\"mtp.v\":\"a.safetensors\""));
+    write_shard("m/a.safetensors", "x,y");
+    assert_true(fails_with("absent", at("m"), BL_EFORMAT,
+                           "checkpoint 'm': tensor 'mtp.v' is listed in the index but absent from shard "
+                           "'a.safetensors'"));
+    write_shard("m/a.safetensors", "x,y,mtp.v,mtp.w");
+    assert_true(
+        fails_with("unlisted", at("m"), BL_EFORMAT,
+                   "checkpoint 'm': tensor 'mtp.w' is present in shard 'a.safetensors' but not listed "
+                   "in the index"));
+    write_text("m/model.safetensors.index.json", MAP(IN_HEAD ",\"z\":\"h.safetensors\""));
+    write_shard("m/a.safetensors", "x,y");
+    assert_true(fails_with("missing", at("m"), BL_ENOTFOUND,
+                           "checkpoint 'm': cannot open 'ROOT/m/h.safetensors': No such file or directory"));
+}
+
+/* Drafts are verified, so a head that is cut short under a running load spoils nothing but itself. */
+static void test_head_cut_while_open(void **state) {
+    (void)state;
+    write_text("m/config.json", "{}");
+    write_text("m/model.safetensors.index.json", MAP(IN_HEAD));
+    write_shard("m/a.safetensors", "x,y");
+    write_shard("m/h.safetensors", "mtp.v,mtp.w");
+    bl_checkpoint *c = open_ok(at("m"));
+    assert_int_equal(truncate(at("m/h.safetensors"), 10), 0);
+    assert_int_equal(bl_checkpoint_check_intact(c, NULL), BL_OK);
+    assert_int_equal(truncate(at("m/a.safetensors"), 10), 0);
+    assert_int_equal(bl_checkpoint_check_intact(c, NULL), BL_ECORRUPT);
+    bl_checkpoint_free(c);
+}
+
 static void test_index_wins(void **state) {
     (void)state;
     write_text("m/config.json", "{}");
@@ -279,16 +382,22 @@ static void test_folder_rules(void **state) {
 
 static void test_config_limits(void **state) {
     (void)state;
-    char *text = bl_alloc(BL_CONFIG_MAX_BYTES + 1);
-    memset(text, ' ', BL_CONFIG_MAX_BYTES + 1);
+    char *text = bl_alloc(BL_MODEL_CONFIG_MAX_BYTES + 1);
+    memset(text, ' ', BL_MODEL_CONFIG_MAX_BYTES + 1);
     text[0] = '{';
     text[1] = '}';
     write_shard("m/model.safetensors", "x");
-    write_bytes("m/config.json", text, BL_CONFIG_MAX_BYTES);
+    write_bytes("m/config.json", text, BL_MODEL_CONFIG_MAX_BYTES);
     bl_checkpoint_free(open_ok(at("m")));
-    write_bytes("m/config.json", text, BL_CONFIG_MAX_BYTES + 1);
-    assert_true(fails_with("config of 1 MiB and a byte", at("m"), BL_ELIMIT,
-                           "checkpoint 'm': 'ROOT/m/config.json' has 1048577 bytes, 1048576 allowed"));
+    write_bytes("m/config.json", text, BL_MODEL_CONFIG_MAX_BYTES + 1);
+    assert_true(fails_with("config of 64 MiB and a byte", at("m"), BL_ELIMIT,
+                           "checkpoint 'm': 'ROOT/m/config.json' has 67108865 bytes, 67108864 allowed"));
+    write_text("m/config.json", "{}");
+    write_bytes("m/generation_config.json", text, BL_CONFIG_MAX_BYTES + 1);
+    assert_true(
+        fails_with("generation_config of 1 MiB and a byte", at("m"), BL_ELIMIT,
+                   "checkpoint 'm': 'ROOT/m/generation_config.json' has 1048577 bytes, 1048576 allowed"));
+    assert_int_equal(remove(at("m/generation_config.json")), 0);
     memcpy(text, "{\"a\":", 5);
     memset(text + 5, '[', 100000);
     write_bytes("m/config.json", text, 100005);
@@ -603,6 +712,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         IN_ROOT(test_set_rules),
         IN_ROOT(test_index_wins),
+        IN_ROOT(test_head_left_out),
+        IN_ROOT(test_head_damaged),
+        IN_ROOT(test_head_beside_the_model),
+        IN_ROOT(test_head_cut_while_open),
         IN_ROOT(test_shard_limit),
         IN_ROOT(test_folder_rules),
         IN_ROOT(test_config_limits),
