@@ -7,16 +7,19 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/words.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/machine.h"
+#include "provider/state.h"
 #include "serve/serve.h"
 
 typedef struct {
     bl_cli_store_args store;
     bl_cli_engine_args engine;
+    bl_cli_state_args state;
     bool local, no_auth, any_host, quiet;
     const char *bind, *api_key, *cors, *name;
     bl_opt_list aliases;
@@ -100,6 +103,7 @@ static const bl_opt options[] = {
      .doc = "Its memory; without it an eighth of what is left, at most 4 GiB."},
     BL_CLI_ENGINE_OPTIONS(start_args),
     BL_CLI_STORE_OPTIONS(start_args),
+    BL_CLI_STATE_OPTIONS(start_args),
 };
 
 const bl_command bl_command_start = {
@@ -298,6 +302,57 @@ static void print_start_line(const start_args *a, const bl_serve *s, const loade
     (void)fflush(stdout);
 }
 
+/* ---- the state file ---- */
+
+static void copy_text(char *ret, size_t cap, const char *text) {
+    snprintf(ret, cap, "%s", text);
+}
+
+static void describe_slot(const start_args *a, const loaded *m, const char *id, bl_state_slot *s) {
+    static const char *const choices[] = {"auto", "contiguous", "paged"};
+    const bl_model_info *info = bl_engine_info(m->engine);
+    copy_text(s->model, sizeof s->model, id);
+    copy_text(s->kv_backend, sizeof s->kv_backend, info->kv_storage);
+    copy_text(s->kv_requested, sizeof s->kv_requested, choices[a->kv_storage]);
+    if (strcmp(info->kv_storage_reason, "kill_switch") == 0) {
+        copy_text(s->kv_fallback, sizeof s->kv_fallback, info->kv_storage_reason);
+    }
+    s->mtp_enabled = m->mtp.enabled;
+    s->mtp_active = m->mtp.active;
+    s->mtp_depth = m->mtp.depth;
+    if (!m->mtp.active) {
+        copy_text(s->mtp_inactive_reason, sizeof s->mtp_inactive_reason,
+                  bl_mtp_reason_get(m->mtp.reason)->name);
+    }
+}
+
+/* False: there is none to be removed. A server that cannot say how it is still serves. */
+static bool write_state(const start_args *a, const bl_serve *s, const loaded *m, const char *id,
+                        char path[BL_STORE_MAX_PATH]) {
+    bl_err err;
+    bl_state *state = bl_alloc(sizeof *state);
+    bl_code rc =
+        state ? bl_state_path(a->state.file, a->state.home, a->store.home, path, BL_STORE_MAX_PATH, &err)
+              : bl_err_set(&err, BL_ENOMEM, __FILE__, __LINE__, "no memory for the state file");
+    if (rc == BL_OK) {
+        state->pid = getpid();
+        state->pid_start = bl_state_process_start(state->pid);
+        state->started_at = bl_clock_wall_s();
+        state->port = bl_serve_port(s);
+        copy_text(state->version, sizeof state->version, bl_version());
+        copy_text(state->address, sizeof state->address, a->bind);
+        copy_text(state->model, sizeof state->model, id);
+        state->n_slots = 1;
+        describe_slot(a, m, id, &state->slots[0]);
+        rc = bl_state_write(path, state, &err);
+    }
+    bl_free(state);
+    if (rc != BL_OK) {
+        bl_log(BL_LOG_WARN, "start", "state_file", "error=\"%s\"", err.msg);
+    }
+    return rc == BL_OK;
+}
+
 static bl_code serve_model(const start_args *a, bl_serve *s, const loaded *m, signal_watch *w, bl_err *err) {
     const char *id = a->name ? a->name : m->name;
     const char *aliases[BL_OPT_MAX_LIST + 2];
@@ -310,10 +365,15 @@ static bl_code serve_model(const start_args *a, bl_serve *s, const loaded *m, si
     const char *reason = m->mtp.active ? NULL : bl_mtp_reason_get(m->mtp.reason)->name;
     bl_serve_model model = {m->engine, m->chat, id, aliases, n_aliases, m->mtp.enabled, reason};
     BL_TRY(bl_serve_attach(s, &model, err));
+    char path[BL_STORE_MAX_PATH];
+    bool has_state = write_state(a, s, m, id, path);
     print_start_line(a, s, m, id);
     watch_server(w, s);
     bl_code rc = bl_serve_run(s, err);
     unwatch_server(w);
+    if (has_state) {
+        bl_state_remove(path, getpid());
+    }
     return rc;
 }
 

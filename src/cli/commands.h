@@ -16,6 +16,8 @@ extern const bl_command bl_command_benchmark;
 extern const bl_command bl_command_start; /* in cmd_start.c, with .run = bl_cmd_start */
 extern const bl_command bl_command_completion;
 
+extern const bl_command bl_command_status;
+
 int bl_cmd_start(int argc, char **argv);
 
 /* All of them, in the order of --help (main.c). */

@@ -41,6 +41,20 @@ typedef struct {
 
 bl_code bl_cli_open_store(const bl_cli_store_args *a, bl_store *ret, bl_err *err) BL_MUST_CHECK;
 
+/* ---- the state file: fields `state` and `store` ------------------------------------------------- */
+
+typedef struct {
+    const char *file, *home;
+} bl_cli_state_args;
+
+#define BL_CLI_STATE_OPTIONS(S)                                                                              \
+    {BL_OPT_TEXT_AT(S, state.file), .env = "DARKBLOOM_STATE_FILE",                                           \
+     .doc = "What a server says of itself to 'darkbloom status'; without it "                                \
+            "darkbloom/daemon-state.json below ~/.local/state."},                                            \
+    {                                                                                                        \
+        BL_OPT_TEXT_AT(S, state.home), .env = "XDG_STATE_HOME", .doc = "Stands in for ~/.local/state."       \
+    }
+
 /* ---- the engine: field `engine` ---------------------------------------------------------------- */
 
 typedef struct {
