@@ -116,6 +116,37 @@ static double share(double used, double ceiling) {
     return ceiling > 0 ? used / ceiling : 0;
 }
 
+/* Of all rounds, the unmeasured one included. */
+static void count_drafts(const bl_cli_model *m, uint64_t *ret_proposed, uint64_t *ret_accepted) {
+    bl_engine_stats st;
+    bl_engine_get_stats(m->engine, &st);
+    *ret_proposed = *ret_accepted = 0;
+    for (size_t i = 0; i < BL_MAX_DRAFT; i++) {
+        *ret_proposed += st.draft.n_proposed[i];
+        *ret_accepted += st.draft.n_accepted[i];
+    }
+}
+
+static void print_drafting(const bl_cli_model *m, FILE *f) {
+    char line[BL_MTP_LINE_BYTES];
+    uint64_t proposed, accepted;
+    if (m->mtp.enabled) {
+        bl_mtp_status_line(&m->mtp, line);
+        count_drafts(m, &proposed, &accepted);
+        fprintf(f, "mtp      %s: %llu of %llu drafted tokens right\n", line, (unsigned long long)accepted,
+                (unsigned long long)proposed);
+    }
+}
+
+static json_t *drafting_json(const bl_cli_model *m) {
+    char line[BL_MTP_LINE_BYTES];
+    uint64_t proposed, accepted;
+    bl_mtp_status_line(&m->mtp, line);
+    count_drafts(m, &proposed, &accepted);
+    return json_pack("{s:s, s:I, s:I}", "mtp", line, "proposed", (json_int_t)proposed, "accepted",
+                     (json_int_t)accepted);
+}
+
 static bl_code report(const benchmark_args *a, const bl_cli_model *m, rounds *r, bl_err *err) {
     const bl_model_info *info = bl_engine_info(m->engine);
     double read_gbps = bl_engine_measure_read_gbps(m->engine);
@@ -143,6 +174,7 @@ static bl_code report(const benchmark_args *a, const bl_cli_model *m, rounds *r,
             decode_tps, r->n_steps, decode.median, decode.min, decode.max,
             bl_cli_size(info->read_bytes_per_token, size), used_gbps, 100 * share(used_gbps, read_gbps),
             read_gbps);
+    print_drafting(m, f);
     if (!a->json) {
         return BL_OK;
     }
@@ -159,6 +191,7 @@ static bl_code report(const benchmark_args *a, const bl_cli_model *m, rounds *r,
                   "flops_per_token", (json_int_t)info->flops_per_token, "prefill_gops", used_gops,
                   "machine_int8_gops", int8_gops, "int8_peak_share", share(used_gops, int8_gops));
     (void)json_object_update(j, speed);
+    (void)json_object_set_new(j, "draft", drafting_json(m));
     json_decref(speed);
     return bl_cli_print_json(j, err);
 }

@@ -15,6 +15,8 @@
 #include "../unit/engine_calls.h"
 #include "../unit/scratch_folder.h"
 #include "base/base.h"
+#include "base/buf.h"
+#include "base/file.h"
 #include "formats/checkpoint.h"
 #include "formats/safetensors_writer.h"
 #include "provider/mtp_load.h"
@@ -184,6 +186,23 @@ static void fault_folder(void) {
     assert_int_equal(mkdir(at("m/" HEAD_SHARD), 0700), 0);
 }
 
+/* Spaces behind config.json until it has n bytes. */
+static void pad_config(size_t n) {
+    bl_buf b;
+    assert_int_equal(bl_file_read(at("m/config.json"), n, &b, NULL), BL_OK);
+    char *text = bl_alloc(n);
+    assert_non_null(text);
+    memset(text, ' ', n);
+    memcpy(text, b.data, b.len);
+    write_bytes("m/config.json", text, n);
+    bl_free(text);
+    bl_buf_done(&b);
+}
+
+static void fault_large_config(void) {
+    pad_config(BL_MTP_INSPECT_MAX_BYTES + 1);
+}
+
 #define NORM "mtp.norm.weight"
 #define JOIN "mtp.fc.weight"
 
@@ -200,6 +219,7 @@ static const struct {
     {"link to nothing", {0}, fault_link_to_nothing, "inline_artifact_invalid", HEAD_SHARD},
     {"a folder", {0}, fault_folder, "inline_artifact_invalid", HEAD_SHARD},
     {"wrong dtype", {.victim = JOIN, .change = AS_I32}, fault_none, "inline_artifact_invalid", JOIN},
+    {"a config that is too large", {0}, fault_large_config, "inline_artifact_invalid", "1048577"},
     /* what the inspection cannot see, and the loader does */
     {"a tensor away", {.victim = NORM, .change = LEFT_AWAY}, fault_none, "assistant_load_failed", NORM},
     {"another geometry",
@@ -243,6 +263,57 @@ static void test_faults(void **state) {
     }
 }
 
+/* A config that is too large for a head is fine without one, and nothing is said. */
+static void test_large_config_without_head(void **state) {
+    (void)state;
+    const recipe plain = {.no_head = true, .no_declaration = true};
+    static const bl_mtp_settings automatic;
+    bl_mtp_status st;
+    write_folder("m", &plain);
+    const answer want = load_and_answer("m", &automatic, &st);
+    pad_config(BL_MTP_INSPECT_MAX_BYTES + 1);
+    const answer got = load_and_answer("m", &automatic, &st);
+    assert_memory_equal(got.tokens, want.tokens, sizeof want.tokens);
+    assert_string_equal(bl_mtp_reason_get(st.reason)->name, "config_disabled");
+    assert_false(st.enabled || st.loud);
+}
+
+/* Between the plan and the load config.json is exchanged: what was decided is not decided again. */
+static void test_exchanged_config(void **state) {
+    (void)state;
+    const recipe whole = {0}, undeclared = {.no_declaration = true};
+    static const bl_mtp_settings automatic;
+    bl_buf with, without;
+    write_folder("with", &whole);
+    write_folder("without", &undeclared);
+    assert_int_equal(bl_file_read(at("with/config.json"), 1 << 20, &with, NULL), BL_OK);
+    assert_int_equal(bl_file_read(at("without/config.json"), 1 << 20, &without, NULL), BL_OK);
+    for (int vanishes = 0; vanishes < 2; vanishes++) {
+        const char *dir = vanishes ? "with" : "without";
+        const bl_buf *later = vanishes ? &without : &with;
+        bl_mtp_plan plan;
+        bl_mtp_status st;
+        bl_engine_options o;
+        bl_mtp_plan_make(&automatic, at(dir), &plan);
+        char file[64];
+        snprintf(file, sizeof file, "%s/config.json", dir);
+        write_bytes(file, later->data, later->len);
+        bl_engine_options_init(&o);
+        o.model_path = at(dir);
+        o.n_context = 64;
+        o.draft_depth = plan.depth;
+        bl_engine *e = open_engine(&o);
+        bl_mtp_status_make(&plan, bl_engine_info(e), &st);
+        bl_engine_close(e);
+        assert_false(st.active);
+        assert_int_equal(st.enabled, vanishes);
+        assert_string_equal(bl_mtp_reason_get(st.reason)->name,
+                            vanishes ? "inline_artifact_invalid" : "config_disabled");
+    }
+    bl_buf_done(&with);
+    bl_buf_done(&without);
+}
+
 /* The same folder without a fault: the outcome is the engine's, and the answer is the same. */
 static void test_no_fault(void **state) {
     (void)state;
@@ -264,6 +335,8 @@ static void test_no_fault(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_faults, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_large_config_without_head, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_exchanged_config, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_no_fault, make_root, remove_root),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
