@@ -145,6 +145,55 @@ bl_code bl_file_write_atomic(const char *path, const void *data, size_t n, bl_er
     return rc;
 }
 
+static bl_code sync_folder_of(const char *path, bl_err *err) {
+    char folder[4096];
+    const char *slash = strrchr(path, '/');
+    size_t len = slash == NULL ? 0 : slash == path ? 1 : (size_t)(slash - path);
+    snprintf(folder, sizeof folder, "%.*s", len > 0 ? (int)len : 1, len > 0 ? path : ".");
+    int fd = bl_os.open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd < 0) {
+        return fail_errno("open folder", folder, err);
+    }
+    bl_code rc = bl_os.fsync(fd) == 0 ? BL_OK : fail_errno("sync folder", folder, err);
+    bl_os.close(fd);
+    return rc;
+}
+
+static bl_code write_synced(const char *tmp, const void *data, size_t n, mode_t mode, bl_err *err) {
+    int fd = bl_os.open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) {
+        return fail_errno("create", tmp, err);
+    }
+    bl_code rc = bl_os.fchmod(fd, mode) == 0 ? BL_OK : fail_errno("set permissions of", tmp, err);
+    if (rc == BL_OK) {
+        rc = write_all(fd, tmp, data, n, err);
+    }
+    if (rc == BL_OK && bl_os.fsync(fd) != 0) {
+        rc = fail_errno("sync", tmp, err);
+    }
+    if (bl_os.close(fd) != 0 && rc == BL_OK) {
+        rc = fail_errno("close", tmp, err);
+    }
+    return rc;
+}
+
+bl_code bl_file_replace(const char *path, const void *data, size_t n, mode_t mode, bl_err *err) {
+    char tmp[4096];
+    int len = snprintf(tmp, sizeof tmp, "%s.tmp", path);
+    if (len < 0 || (size_t)len >= sizeof tmp) {
+        BL_FAIL(err, BL_ELIMIT, "path of %zu bytes, %zu allowed", strlen(path), sizeof tmp - 5);
+    }
+    bl_code rc = write_synced(tmp, data, n, mode, err);
+    if (rc == BL_OK && bl_os.rename(tmp, path) != 0) {
+        rc = fail_errno("rename to", path, err);
+    }
+    if (rc != BL_OK) {
+        bl_os.unlink(tmp);
+        return rc;
+    }
+    return sync_folder_of(path, err);
+}
+
 bl_code bl_file_make_dirs(const char *path, bl_err *err) {
     char part[4096];
     size_t n = strlen(path);

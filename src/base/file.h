@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/buf.h"
 #include "bl/bl_err.h"
@@ -31,6 +32,11 @@ void bl_map_close(bl_map *m);
 /* Writes to `path` by a temporary in the same folder, fsync and rename: readers see the old or the new, never
  * half. */
 bl_code bl_file_write_atomic(const char *path, const void *data, size_t n, bl_err *err) BL_MUST_CHECK;
+
+/* The same, and lasting: the folder is synced too. mode: permissions of the new file. For writers that hold a
+ * lock of their own: the temporary is always PATH.tmp, so one that a power cut left is used up by the next.
+ * Only when the folder alone could not be synced is the new file there in spite of an error. */
+bl_code bl_file_replace(const char *path, const void *data, size_t n, mode_t mode, bl_err *err) BL_MUST_CHECK;
 
 /* mkdir -p with mode 0700 for new components. */
 bl_code bl_file_make_dirs(const char *path, bl_err *err) BL_MUST_CHECK;

@@ -23,6 +23,8 @@ typedef struct {
     ssize_t (*pwrite)(int fd, const void *buf, size_t n, off_t off);
     int (*fstat)(int fd, struct stat *ret);
     int (*fsync)(int fd);
+    int (*fchmod)(int fd, mode_t mode);
+    int (*flock)(int fd, int operation);
     int (*rename)(const char *from, const char *to);
     int (*unlink)(const char *path);
     int (*link)(const char *from, const char *to);

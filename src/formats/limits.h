@@ -68,8 +68,8 @@
  * million. */
 #define BL_GGUF_MAX_ARRAY_STRINGS ((uint64_t)1 << 24)
 
-/* TOML: a provider.toml with everything in it is below 8 KiB. Keys are compared with their neighbours one by one,
- * so their number bounds the time too. */
+/* TOML: a provider.toml with everything in it is below 8 KiB. Keys are compared with their neighbours one by
+ * one, so their number bounds the time too. */
 #define BL_TOML_MAX_BYTES ((size_t)1 << 20)
 #define BL_TOML_MAX_KEYS  4096u
 #define BL_TOML_MAX_NODES (1u << 16)

@@ -110,6 +110,22 @@ static int fault_fsync(int fd) {
     return faults.real.fsync(fd);
 }
 
+static int fault_fchmod(int fd, mode_t mode) {
+    if (fault_due(FAULT_IO)) {
+        errno = EPERM;
+        return -1;
+    }
+    return faults.real.fchmod(fd, mode);
+}
+
+static int fault_flock(int fd, int operation) {
+    if (fault_due(FAULT_IO)) {
+        errno = ENOLCK;
+        return -1;
+    }
+    return faults.real.flock(fd, operation);
+}
+
 static int fault_rename(const char *from, const char *to) {
     if (fault_due(FAULT_IO)) {
         errno = EIO;
@@ -174,6 +190,8 @@ static bool faults_arm(uint64_t n, unsigned kinds, bool persistent) {
         bl_os.write = fault_write;
         bl_os.pwrite = fault_pwrite;
         bl_os.fsync = fault_fsync;
+        bl_os.fchmod = fault_fchmod;
+        bl_os.flock = fault_flock;
         bl_os.rename = fault_rename;
         bl_os.link = fault_link;
         bl_os.fstat = fault_fstat;
