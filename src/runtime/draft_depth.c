@@ -9,11 +9,10 @@ static const double prior[3] = {1.0, 0.05, 0.15};
 #define PRIOR_ACCEPT 0.75
 
 /* A mean of the last few: steps of one width and depth differ by some percent, contexts grow slowly. */
-#define COST_WEIGHT  0.25
-#define N_COST_FIRST 3u   /* a median, which drops an outlier */
-#define FAR          1.25 /* two outliers in three move the mean by this at most ... */
-#define STALE_COST_AGE                                                                                       \
-    8u /* ... unless it is older than this: then it is replaced by three that differ more */
+#define COST_WEIGHT    0.25
+#define N_COST_FIRST   3u   /* times that a mean begins with */
+#define FAR            1.25 /* one time moves the mean as if it were off by this at most ... */
+#define STALE_COST_AGE 8u   /* ... unless the mean is older than this: then N_COST_FIRST times replace it */
 
 /* Each draft is a coin; a mean over fewer would swing by more than the margin. */
 #define MAX_JUDGED     32u
@@ -23,7 +22,7 @@ static const double prior[3] = {1.0, 0.05, 0.15};
 #define STALE_JUDGED 4u
 
 #define MARGIN         1.03 /* what a change must promise */
-#define N_WARM         12u  /* steps that may go into the first measurements, if observing fails */
+#define N_UNSEEN       12u  /* first measurements are given up after so many that were not observed */
 #define N_PROBE        3u
 #define FIRST_INTERVAL 16u
 #define LAST_INTERVAL  256u
@@ -148,9 +147,12 @@ static void fit_model(bl_draft_depth *d) {
     d->measured = true;
 }
 
-static double median3(const double *v) {
-    double lo = BL_MIN(v[0], v[1]), hi = BL_MAX(v[0], v[1]);
-    return BL_MAX(lo, BL_MIN(hi, v[2]));
+static double least_of(const bl_draft_cost *c) {
+    double least = c->last[0];
+    for (uint32_t i = 1; i < BL_MIN(c->n_last, BL_DRAFT_COSTS_KEPT); i++) {
+        least = BL_MIN(least, c->last[i]);
+    }
+    return least;
 }
 
 /* n_drafting of the n_rows requests drafted. */
@@ -160,7 +162,7 @@ static void add_cost(bl_draft_depth *d, uint32_t n_rows, uint32_t n_drafting, ui
     if (c->n > 0) { /* take what is there to the new mean width */
         double f = model_cost(d, rows, rows, depth) / model_cost(d, c->n_rows, c->n_rows, depth);
         c->ns *= f;
-        for (uint32_t i = 0; i < 3; i++) {
+        for (uint32_t i = 0; i < BL_DRAFT_COSTS_KEPT; i++) {
             c->last[i] *= f;
         }
     }
@@ -171,15 +173,14 @@ static void add_cost(bl_draft_depth *d, uint32_t n_rows, uint32_t n_drafting, ui
         c->n_last = 0;
     }
     c->age = 0;
-    c->last[c->n_last % 3] = ns;
-    c->n_last = c->n_last < 5 ? c->n_last + 1 : 3; /* after 5 comes 6, which is in turn what 3 is */
+    c->last[c->n_last % BL_DRAFT_COSTS_KEPT] = ns;
+    c->n_last = c->n_last + 1 < 2 * BL_DRAFT_COSTS_KEPT ? c->n_last + 1 : BL_DRAFT_COSTS_KEPT;
     c->n += c->n < UINT32_MAX;
     if (c->n <= N_COST_FIRST) {
-        /* The first steps of a process can be slow: the lesser of two, then the median. */
-        c->ns = c->n_last >= 3 ? median3(c->last) : c->n_last == 2 ? BL_MIN(c->last[0], c->last[1]) : ns;
-    } else if (c->n_last >= 3) {
-        double to = median3(c->last);
-        bool restart = c->n <= 2 * N_COST_FIRST; /* three new ones after a while without */
+        c->ns = least_of(c);
+    } else if (c->n_last >= N_COST_FIRST) {
+        double to = least_of(c);
+        bool restart = c->n <= 2 * N_COST_FIRST;
         if (!restart || (to < c->ns * FAR && to * FAR > c->ns)) {
             to = BL_MAX(c->ns / FAR, BL_MIN(c->ns * FAR, to)) * COST_WEIGHT + c->ns * (1 - COST_WEIGHT);
         }
@@ -230,19 +231,12 @@ static double goodput(const bl_draft_depth *d, uint32_t n_rows, uint32_t depth) 
 
 /* ---- the three calls ---- */
 
-/* What is measured before anything is chosen at this width; UINT32_MAX: nothing (any more). */
-static uint32_t warm_up(bl_draft_depth *d, uint32_t w) {
-    if (d->width[w].n_warm >= N_WARM) {
-        return UINT32_MAX;
-    }
-    uint32_t depth = UINT32_MAX;
+/* What is to be measured before anything is chosen at this width; UINT32_MAX: nothing (any more). */
+static uint32_t first_depth(const bl_draft_depth *d, uint32_t w) {
     if (w == 0 && d->cost[0][d->max_depth].n < N_COST_FIRST) {
-        depth = d->max_depth;
-    } else if (d->cost[w][0].n < N_COST_FIRST) {
-        depth = 0;
+        return d->max_depth;
     }
-    d->width[w].n_warm += depth != UINT32_MAX;
-    return depth;
+    return d->cost[w][0].n < N_COST_FIRST ? 0 : UINT32_MAX;
 }
 
 /* The depth to look at. Every other time a neighbour, whatever is thought of it: that is how rising
@@ -291,8 +285,12 @@ uint32_t bl_draft_depth_choose(bl_draft_depth *d, uint32_t n_rows) {
     }
     n_rows = BL_MAX(n_rows, 1u);
     uint32_t w = width_of(n_rows);
-    uint32_t depth = warm_up(d, w);
-    if (depth != UINT32_MAX || look_aside(d, n_rows, w, &depth)) {
+    uint32_t depth = first_depth(d, w);
+    if (depth != UINT32_MAX && d->width[w].n_unseen < N_UNSEEN) {
+        d->width[w].n_unseen++;
+        return depth;
+    }
+    if (look_aside(d, n_rows, w, &depth)) {
         return depth;
     }
     uint32_t best = 0;
@@ -319,6 +317,10 @@ void bl_draft_depth_observe(bl_draft_depth *d, uint32_t n_rows, uint32_t depth, 
                             const uint32_t *n_reached, const uint32_t *n_accepted) {
     if (depth > d->max_depth || n_rows == 0 || ns == 0) {
         return;
+    }
+    uint32_t w = width_of(n_rows);
+    if (depth == first_depth(d, w)) {
+        d->width[w].n_unseen = 0;
     }
     uint32_t n_drafting = depth > 0 ? BL_MIN(n_reached[0], n_rows) : n_rows;
     if (n_drafting > 0) {

@@ -13,8 +13,8 @@
  * by a margin. 0 always competes. What is not measured goes stale, so from time to time a few steps take
  * another depth, mostly one next to the chosen; the interval doubles while that changes nothing.
  *
- * The first steps: at one request max_depth is measured first, then 0; at other widths 0. All of it goes by
- * counts, so an engine that is never able to observe still drafts, by prediction.
+ * The first steps: at one request max_depth is measured first, then 0; at other widths 0. Where
+ * nothing can be observed, that is given up until something can, and the depth is chosen by prediction.
  */
 #ifndef BL_RUNTIME_DRAFT_DEPTH_H
 #define BL_RUNTIME_DRAFT_DEPTH_H
@@ -22,14 +22,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define BL_DRAFT_DEPTHS 8u /* 0 to 7 */
-#define BL_DRAFT_WIDTHS 7u /* up to 1, 2, 4, ... 64 rows, and what is more */
+#define BL_DRAFT_DEPTHS     8u /* 0 to 7 */
+#define BL_DRAFT_COSTS_KEPT 8u
+#define BL_DRAFT_WIDTHS     7u /* up to 1, 2, 4, ... 64 rows, and what is more */
 
 /* What steps at one width and depth cost. */
 typedef struct {
-    double ns;      /* moving mean; all times are for n_rows requests */
-    double n_rows;  /* moving mean of the width */
-    double last[3]; /* [n_last % 3] is the oldest, or none */
+    double ns;     /* moving mean of the least; all times are for n_rows requests */
+    double n_rows; /* moving mean of the width */
+    double last[BL_DRAFT_COSTS_KEPT];
     uint32_t n, n_last;
     uint32_t age; /* observations since the last one of this */
 } bl_draft_cost;
@@ -49,7 +50,7 @@ typedef struct bl_draft_depth {
     struct {
         uint32_t depth; /* the chosen one */
         bool chosen;
-        uint32_t n_warm;            /* first steps that went into measuring */
+        uint32_t n_unseen;          /* first measurements that were chosen since one was observed */
         uint32_t n_since, interval; /* steps since the last look at another depth; when to look next */
         uint32_t n_looks, probe;    /* looks so far; the depth of this one */
         uint32_t n_probe;           /* its steps left, and one to conclude */

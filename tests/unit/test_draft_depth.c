@@ -30,6 +30,7 @@ typedef struct {
     const machine *m;
     double p[MAX_K];
     double noise;    /* +- this share of a step */
+    bool busy;       /* half of them take 1.5 to 3.5 times as long */
     bool outliers;   /* one step in 40 takes four times as long */
     uint32_t silent; /* requests of each step that do not draft */
     uint64_t rng;
@@ -91,6 +92,9 @@ static uint32_t step(world *s, uint32_t n_rows) {
         }
     }
     double ns = true_cost(s, n_rows, depth) * (1 + s->noise * (2 * uniform(s) - 1));
+    if (s->busy && uniform(s) < 0.5) {
+        ns *= 1.5 + 2 * uniform(s);
+    }
     if (s->outliers && uniform(s) < 1.0 / 40) {
         ns *= 4;
     }
@@ -181,6 +185,22 @@ static void test_settles_in_noise(void **state) {
     print_message("%u of %u runs missed; mean share %.3f\n", n_missed, n_runs, sum / n_runs);
     assert_true(n_missed * 100 <= n_runs);
     assert_true(sum / n_runs > 0.97);
+}
+
+/* Others use the machine: every other step takes up to three and a half times as long. */
+static void test_shared_machine(void **state) {
+    (void)state;
+    for (uint32_t m = 0; m < BL_COUNTOF(machines); m++) {
+        double sum = 0;
+        for (uint32_t a = 0; a <= 10; a++) {
+            world s;
+            begin(&s, &machines[m], a / 10.0, 3, 19 + a);
+            s.busy = true;
+            steps(&s, 1, N_SETTLE);
+            sum += watch(&s, 1).share / 11;
+        }
+        assert_true(sum > 0.96);
+    }
 }
 
 static void test_off_where_drafting_loses(void **state) {
@@ -340,6 +360,15 @@ static void test_without_observations(void **state) {
     }
     assert_true(n > 900);
     assert_true(bl_draft_depth_choose(&d, 1000) <= 2); /* wider than the widest */
+    /* Measuring is taken up again when there is something to observe. */
+    uint32_t reached[2] = {1, 1}, accepted[2] = {1, 1};
+    bool undrafted = false;
+    for (uint32_t i = 0; i < 10; i++) {
+        uint32_t k = bl_draft_depth_choose(&d, 1);
+        undrafted = undrafted || k == 0;
+        bl_draft_depth_observe(&d, 1, k, 1000, reached, accepted);
+    }
+    assert_true(undrafted);
 }
 
 /* Single observations of a depth with long pauses between: each is the mean then. */
@@ -394,6 +423,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_settles),
         cmocka_unit_test(test_settles_in_noise),
+        cmocka_unit_test(test_shared_machine),
         cmocka_unit_test(test_off_where_drafting_loses),
         cmocka_unit_test(test_follows_acceptance),
         cmocka_unit_test(test_changing_width),
