@@ -282,7 +282,7 @@ static bl_code open_model(const start_args *a, loaded *m, bl_err *err) {
         o.progress = show_loading;
         o.progress_user = &bar;
     }
-    bl_code rc = bl_engine_open(&o, &m->engine, err);
+    bl_code rc = bl_mtp_engine_open(&plan, &o, &m->engine, err);
     bl_cli_progress_clear(&bar);
     if (rc == BL_OK) {
         bl_mtp_status_make(&plan, bl_engine_info(m->engine), &m->mtp);

@@ -27,12 +27,14 @@ bl_code bl_cli_open_store(const bl_cli_store_args *a, bl_store *ret, bl_err *err
 /* ---- a model, opened --------------------------------------------------------------------------- */
 
 /* Drafting, decided once: nothing later reads config.json for it again. */
-static void plan_drafting(const bl_cli_engine_args *a, bl_engine_options *o, bl_mtp_plan *ret) {
+static void plan_drafting(const bl_cli_engine_args *a, const char *home, bl_engine_options *o,
+                          bl_mtp_plan *ret) {
     static const bl_mtp_mode modes[] = {BL_MTP_MODE_AUTO, BL_MTP_MODE_ON, BL_MTP_MODE_OFF};
     bl_mtp_settings s = {.mode = modes[a->mtp_mode],
                          .killed = bl_word_is_off(a->mtp_switch),
                          .depth = a->mtp_depth,
-                         .drafter_path = a->mtp_drafter_path};
+                         .drafter_path = a->mtp_drafter_path,
+                         .home = home};
     bl_mtp_plan_make(&s, o->model_path, ret);
     o->draft_depth = ret->depth;
     o->draft_fixed = a->mtp_fixed;
@@ -59,7 +61,7 @@ bl_code bl_cli_engine_options(const bl_cli_engine_args *a, const bl_cli_store_ar
     o.activations_f32 = a->activations == 1;
     o.max_memory_bytes = a->max_memory;
     o.max_concurrent = 1; /* `start` asks for more */
-    plan_drafting(a, &o, ret_mtp);
+    plan_drafting(a, s->home, &o, ret_mtp);
     *ret = o;
     *ret_path = path;
     return BL_OK;
@@ -172,7 +174,7 @@ bl_code bl_cli_model_open(const bl_cli_engine_args *a, const bl_cli_store_args *
         rc = open_chat(m.path, m.name, sizeof(m.name), &m.chat, err);
     }
     if (rc == BL_OK) {
-        rc = bl_engine_open(&o, &m.engine, err);
+        rc = bl_mtp_engine_open(&plan, &o, &m.engine, err);
     }
     bl_cli_progress_clear(&bar);
     if (rc != BL_OK) {

@@ -27,6 +27,16 @@
 
 #define CACHE_PREFIX "models--"
 
+/* A draft head from a folder of its own. */
+typedef struct {
+    json_t *config;
+    bl_safetensors *files[BL_ST_MAX_SHARDS];
+    size_t n_files;
+    bl_tensor_view *views; /* with the names below; the rest is borrowed from the files */
+    size_t n_views;
+    char *names;
+} attached;
+
 /* What a file was when it was opened. */
 typedef struct {
     char *path; /* resolved */
@@ -47,6 +57,7 @@ struct bl_checkpoint {
     size_t n_shards;
     char left_out[256];             /* why a shard of the draft head is not among them; "": none */
     identity ids[BL_ST_MAX_SHARDS]; /* of the shards, or of the GGUF file at 0 */
+    attached head;
     size_t n_views;
     const bl_tensor_view **views; /* by shard and offset */
     const bl_tensor_view **by_name;
@@ -568,6 +579,202 @@ static bl_code open_folder(bl_checkpoint *c, bl_err *err) {
     return open_weights(c, err);
 }
 
+/* ---- a head from a folder of its own ---- */
+
+static void done_attached(attached *h) {
+    for (size_t i = 0; i < h->n_files; i++) {
+        bl_safetensors_free(h->files[i]);
+    }
+    json_decref(h->config);
+    bl_free(h->views);
+    bl_free(h->names);
+    *h = (attached){0};
+}
+
+static bl_code read_head_config(const char *real, attached *h, bl_err *err) {
+    char path[PATH_MAX];
+    bl_buf b;
+    BL_TRY(join_path(real, "config.json", path, err));
+    BL_TRY(bl_file_read(path, BL_CONFIG_MAX_BYTES, &b, err));
+    bl_code rc =
+        bl_json_parse(bl_buf_str(&b), b.len, BL_CONFIG_MAX_DEPTH, "the head's config.json", &h->config, err);
+    bl_buf_done(&b);
+    BL_TRY(rc);
+    if (!json_is_object(h->config)) {
+        BL_FAIL(err, BL_EFORMAT, "the head's config.json is no object");
+    }
+    return BL_OK;
+}
+
+/* In no order: the tensors are sorted by name later. */
+static bl_code open_head_files(const char *real, attached *h, bl_err *err) {
+    char path[PATH_MAX];
+    bl_code rc = BL_OK;
+    DIR *d = opendir(real);
+    if (!d) {
+        return fail_stat(real, err);
+    }
+    for (struct dirent *e; rc == BL_OK && (e = readdir(d));) {
+        if (!has_suffix(e->d_name, ".safetensors")) {
+            continue;
+        }
+        if (h->n_files == BL_ST_MAX_SHARDS) {
+            rc = bl_err_set(err, BL_ELIMIT, __FILE__, __LINE__,
+                            "the head has more than %u .safetensors files, which are allowed",
+                            BL_ST_MAX_SHARDS);
+            break;
+        }
+        rc = join_path(real, e->d_name, path, err);
+        if (rc == BL_OK) {
+            rc = bl_safetensors_open(path, false, &h->files[h->n_files], err);
+        }
+        h->n_files += rc == BL_OK;
+    }
+    closedir(d);
+    return rc;
+}
+
+/* Views of all files under the names that an embedded head has. */
+static bl_code name_head(attached *h, bl_err *err) {
+    const size_t n_prefix = strlen(BL_CHECKPOINT_HEAD_PREFIX);
+    size_t n_bytes = 0;
+    for (size_t f = 0; f < h->n_files; f++) {
+        h->n_views += bl_safetensors_count(h->files[f]);
+        for (size_t i = 0; i < bl_safetensors_count(h->files[f]); i++) {
+            n_bytes += n_prefix + strlen(bl_safetensors_at(h->files[f], i)->name) + 1;
+        }
+    }
+    if (h->n_views == 0) {
+        BL_FAIL(err, BL_ENOTFOUND, "the head's folder holds no tensor");
+    }
+    h->views = bl_alloc_array(h->n_views, sizeof *h->views);
+    h->names = bl_alloc(n_bytes);
+    if (!h->views || !h->names) {
+        return no_memory("the head's tensors", err);
+    }
+    char *name = h->names;
+    size_t n = 0;
+    for (size_t f = 0; f < h->n_files; f++) {
+        for (size_t i = 0; i < bl_safetensors_count(h->files[f]); i++) {
+            bl_tensor_view *v = &h->views[n++];
+            *v = *bl_safetensors_at(h->files[f], i);
+            size_t len = strlen(v->name) + 1;
+            memcpy(name, BL_CHECKPOINT_HEAD_PREFIX, n_prefix);
+            memcpy(name + n_prefix, v->name, len);
+            v->name = name;
+            name += n_prefix + len;
+        }
+    }
+    return BL_OK;
+}
+
+/* config.json as an embedded head would have it. */
+static bl_code declare_head(const bl_checkpoint *c, const attached *h, json_t **ret, bl_err *err) {
+    json_t *quantization = json_object_get(h->config, "quantization");
+    json_t *block = json_object_get(h->config, "block_size"),
+           *type = json_object_get(h->config, "model_type");
+    json_t *config = json_copy(c->config), *head = json_object();
+    quantization = quantization ? quantization : json_object_get(h->config, "quantization_config");
+    int bad = json_object_set_new(head, "included", json_true());
+    bad |= type ? json_object_set(head, "model_type", type) : 0;
+    bad |= block ? json_object_set(head, "block_size", block) : 0;
+    bad |= quantization ? json_object_set(config, "mtplx_mtp_quantization", quantization)
+                        : json_object_set_new(config, "mtplx_mtp_quantization", json_object());
+    bad |= json_object_set_new(config, "mtplx_mtp", head);
+    if (bad != 0) {
+        json_decref(config);
+        return no_memory("the head's declaration", err);
+    }
+    *ret = config;
+    return BL_OK;
+}
+
+/* The checkpoint's own tensors and the head's in new lists. */
+static bl_code merge_views(const bl_checkpoint *c, const attached *h, const bl_tensor_view ***ret_views,
+                           const bl_tensor_view ***ret_by_name, size_t *ret_n, bl_err *err) {
+    size_t n = 0, cap = c->n_views + h->n_views;
+    const bl_tensor_view **views = bl_alloc_array(cap, sizeof *views);
+    const bl_tensor_view **by_name = bl_alloc_array(cap, sizeof *by_name);
+    bl_code rc = views && by_name ? BL_OK : no_memory("the list of tensors", err);
+    for (size_t i = 0; rc == BL_OK && i < c->n_views; i++) {
+        if (!is_of_head(c->views[i]->name)) {
+            views[n++] = c->views[i];
+        }
+    }
+    for (size_t i = 0; rc == BL_OK && i < h->n_views; i++) {
+        views[n++] = &h->views[i];
+    }
+    if (rc == BL_OK && n > BL_ST_MAX_TENSORS) {
+        rc = bl_err_set(err, BL_ELIMIT, __FILE__, __LINE__, "model and head have %zu tensors, allowed are %u",
+                        n, BL_ST_MAX_TENSORS);
+    }
+    if (rc == BL_OK) {
+        memcpy(by_name, views, n * sizeof *views);
+        qsort(by_name, n, sizeof *by_name, cmp_view);
+    }
+    for (size_t i = 1; rc == BL_OK && i < n; i++) {
+        const char *name = by_name[i]->name;
+        if (strcmp(by_name[i - 1]->name, name) == 0) {
+            rc = bl_err_set(err, BL_EFORMAT, __FILE__, __LINE__,
+                            "tensor '%.*s' is present twice in the head, allowed is once",
+                            bl_name_shown(name, strlen(name)), name);
+        }
+    }
+    if (rc != BL_OK) {
+        bl_free(views);
+        bl_free(by_name);
+        return rc;
+    }
+    *ret_views = views;
+    *ret_by_name = by_name;
+    *ret_n = n;
+    return BL_OK;
+}
+
+static bl_code read_head(const char *dir, attached *h, bl_err *err) {
+    char real[PATH_MAX];
+    if (!realpath(dir, real)) {
+        return fail_stat(dir, err);
+    }
+    BL_TRY(read_head_config(real, h, err));
+    BL_TRY(open_head_files(real, h, err));
+    return name_head(h, err);
+}
+
+bl_code bl_checkpoint_attach_head(bl_checkpoint *c, const char *dir, bl_err *err) {
+    attached h = {0};
+    json_t *config = NULL;
+    const bl_tensor_view **views = NULL, **by_name = NULL;
+    size_t n = 0;
+    if (c->kind != BL_CKPT_HF || c->head.n_files > 0) {
+        BL_FAIL(err, BL_ENOTSUP, "'%s' %s: it takes no head from another folder", c->name,
+                c->kind == BL_CKPT_HF ? "has one already" : "is a GGUF file");
+    }
+    bl_code rc = read_head(dir, &h, err);
+    if (rc == BL_OK) {
+        rc = declare_head(c, &h, &config, err);
+    }
+    if (rc == BL_OK) {
+        rc = merge_views(c, &h, &views, &by_name, &n, err);
+    }
+    if (rc != BL_OK) {
+        json_decref(config);
+        done_attached(&h);
+        return rc;
+    }
+    json_decref(c->config);
+    bl_free(c->views);
+    bl_free(c->by_name);
+    c->config = config;
+    c->views = views;
+    c->by_name = by_name;
+    c->n_views = n;
+    c->head = h;
+    return BL_OK;
+}
+
+/* ---- the whole ---- */
+
 bl_code bl_checkpoint_open(const char *path, bl_checkpoint **ret, bl_err *err) {
     struct stat st;
     if (stat(path, &st) != 0) {
@@ -611,6 +818,7 @@ void bl_checkpoint_free(bl_checkpoint *c) {
         bl_free(c->ids[i].path);
     }
     bl_gguf_free(c->gguf);
+    done_attached(&c->head);
     json_decref(c->config);
     json_decref(c->generation_config);
     bl_free(c->views);

@@ -29,6 +29,13 @@ void bl_checkpoint_free(bl_checkpoint *c);
 /* Why the first of them was left out; NULL: none was. */
 const char *bl_checkpoint_left_out(const bl_checkpoint *c);
 
+/* Adds a draft head that is published in a folder of its own: config.json and *.safetensors with names
+ * without the prefix. Its tensors appear under the prefix, in place of those that the checkpoint has of its
+ * own, and config.json reads as if it declared them (mtplx_mtp, mtplx_mtp_quantization). Views that were
+ * handed out before are of no head any more, so call it first. On failure c is what it was. BL_ENOTSUP for a
+ * GGUF file. */
+bl_code bl_checkpoint_attach_head(bl_checkpoint *c, const char *dir, bl_err *err) BL_MUST_CHECK;
+
 /* The path of `file` (a bare name) of the folder `dir`, under the rule on links above, without opening
  * anything. Caller frees (bl_free). BL_ENOTFOUND when it is absent or a link to nothing, BL_EFORMAT when it
  * is a link that may not be followed. */

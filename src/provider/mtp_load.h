@@ -14,18 +14,25 @@ typedef struct {
     bl_mtp_mode mode;
     bool killed;              /* DARKBLOOM_CBV2_MTP */
     uint32_t depth;           /* tokens to draft at most; 0: what the head is made for (block_size - 1) */
-    const char *drafter_path; /* mtp_drafter_path, or NULL */
+    const char *drafter_path; /* mtp_drafter_path, or NULL; ~ is home */
+    const char *home;         /* or NULL */
 } bl_mtp_settings;
 
 typedef struct {
     bl_mtp_decision decision;
     bl_mtp_inspection inspection;
-    uint32_t depth;           /* for bl_engine_options.draft_depth: 0 unless the decision is a head */
-    const char *drafter_path; /* for bl_engine_options.draft_path */
+    uint32_t depth; /* for bl_engine_options.draft_depth: 0 unless the decision is a head */
+    char drafter_path[BL_MTP_MAX_PATH + 2]; /* of an external head; "" otherwise */
+    char no_memory[256];                    /* why it was dropped */
 } bl_mtp_plan;
 
 /* model_path: as bl_engine_options has it. Cannot fail: what is wrong with a head costs the head. */
 void bl_mtp_plan_make(const bl_mtp_settings *s, const char *model_path, bl_mtp_plan *ret);
+
+/* Opens the engine as planned: o holds p's depth. An external head is charged when the engine is admitted;
+ * where the target fits without it and not with it, the head is dropped. */
+bl_code bl_mtp_engine_open(bl_mtp_plan *p, const bl_engine_options *o, bl_engine **ret,
+                           bl_err *err) BL_MUST_CHECK;
 
 typedef struct {
     bool enabled;         /* the mode asks for a head here, whatever became of it */

@@ -144,15 +144,31 @@ static void decide_embedded(const bl_mtp_inspection *i, bl_mtp_decision *d) {
     memcpy(d->detail, i->detail, sizeof d->detail);
 }
 
-static void decide_external(const bl_mtp_request *r, bl_mtp_decision *d) {
+bool bl_mtp_asks_local(const bl_mtp_request *r) {
+    return !r->stopping && !r->killed && is_enabled(r) && !bl_mtp_asks(r) &&
+           bl_mtp_family_embeds(r->model_type) && !bl_word_is_blank(r->drafter_path);
+}
+
+/* Never replaced silently by one from the catalog. */
+static void decide_local(const bl_mtp_inspection *i, bl_mtp_decision *d) {
+    d->source = BL_MTP_SOURCE_LOCAL;
+    if (i->finding == BL_MTP_FOUND_OK) {
+        d->outcome = BL_MTP_EXTERNAL;
+        d->reason = BL_MTP_READY;
+        return;
+    }
+    d->reason = BL_MTP_LOCAL_ARTIFACT_INVALID;
+    memcpy(d->detail, i->detail, sizeof d->detail);
+}
+
+static void decide_elsewhere(const bl_mtp_request *r, bl_mtp_decision *d) {
     if (!bl_mtp_family_embeds(r->model_type) && !bl_mtp_family_assists(r->model_type)) {
         d->reason = BL_MTP_TARGET_UNSUPPORTED;
     } else if (!bl_word_is_blank(r->drafter_path)) {
         d->source = BL_MTP_SOURCE_LOCAL;
-        d->reason = BL_MTP_ASSISTANT_LOAD_FAILED;
-        snprintf(
-            d->detail, sizeof d->detail, "%s",
-            "mtp_drafter_path is set, but this program loads heads from the checkpoint's own folder only");
+        d->reason = BL_MTP_ASSISTANT_TARGET_INCOMPATIBLE;
+        snprintf(d->detail, sizeof d->detail, "%s",
+                 "mtp_drafter_path is set, but this program runs heads of Qwen 3.5 targets only");
     } else {
         d->source = BL_MTP_SOURCE_CATALOG;
         d->reason = BL_MTP_CATALOG_DISABLED;
@@ -170,8 +186,11 @@ void bl_mtp_decide(const bl_mtp_request *r, const bl_mtp_inspection *inspection,
     } else if (bl_mtp_asks(r)) {
         BL_ASSERT(inspection);
         decide_embedded(inspection, &d);
+    } else if (bl_mtp_asks_local(r)) {
+        BL_ASSERT(inspection);
+        decide_local(inspection, &d);
     } else {
-        decide_external(r, &d);
+        decide_elsewhere(r, &d);
     }
     d.loud = bl_mtp_reason_get(d.reason)->loud;
     *ret = d;
@@ -181,6 +200,8 @@ void bl_mtp_prepare(const bl_mtp_request *r, bl_mtp_inspection *ret_inspection, 
     *ret_inspection = (bl_mtp_inspection){0};
     if (bl_mtp_asks(r)) {
         bl_mtp_inspect(r->dir, r->probe, ret_inspection);
+    } else if (bl_mtp_asks_local(r)) {
+        bl_mtp_inspect_local(r->drafter_path, ret_inspection);
     }
     bl_mtp_decide(r, ret_inspection, ret);
 }

@@ -94,7 +94,7 @@ typedef struct {
     const char *drafter_path;  /* mtp_drafter_path; NULL or blank is unset */
 } bl_mtp_request;
 
-typedef enum { BL_MTP_TARGET_ONLY, BL_MTP_EMBEDDED, BL_MTP_OUTCOME__MAX } bl_mtp_outcome;
+typedef enum { BL_MTP_TARGET_ONLY, BL_MTP_EMBEDDED, BL_MTP_EXTERNAL, BL_MTP_OUTCOME__MAX } bl_mtp_outcome;
 
 /* Where the head that was asked about is. */
 typedef enum {
@@ -114,11 +114,13 @@ typedef struct {
     char detail[256]; /* for a loud reason: one line that names the file, what was found, what is allowed */
 } bl_mtp_decision;
 
-/* Whether the decision depends on an inspection. False: none is to be made, nothing further is read. */
+/* Whether the decision depends on an inspection of the checkpoint's own head, or of the folder drafter_path
+ * (never both). False: none is to be made, nothing further is read. */
 bool bl_mtp_asks(const bl_mtp_request *r);
-/* inspection: of r->dir by r->probe where bl_mtp_asks says so, else ignored and may be NULL. Heads outside
- * the checkpoint are not built: where the mode asks for one the answer is target-only, with the source that
- * was asked for and a reason. */
+bool bl_mtp_asks_local(const bl_mtp_request *r);
+/* inspection: of r->dir by r->probe where bl_mtp_asks says so, of r->drafter_path where bl_mtp_asks_local
+ * does, else ignored and may be NULL. Heads from a catalog are not built: where the mode asks for one the
+ * answer is target-only, with the source that was asked for and a reason. */
 void bl_mtp_decide(const bl_mtp_request *r, const bl_mtp_inspection *inspection, bl_mtp_decision *ret);
 /* Inspects where asked, and decides. *ret_inspection is zeroed where nothing was inspected. */
 void bl_mtp_prepare(const bl_mtp_request *r, bl_mtp_inspection *ret_inspection, bl_mtp_decision *ret);

@@ -6,6 +6,7 @@
 #include "provider/mtp_probe.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -19,6 +20,7 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/os.h"
+#include "base/words.h"
 #include "formats/checkpoint.h"
 #include "formats/json.h"
 #include "formats/limits.h"
@@ -94,6 +96,12 @@ const char *bl_mtp_finding_name(bl_mtp_finding f) {
         [BL_MTP_FOUND_TENSOR_EMPTY] = "tensor_empty",
         [BL_MTP_FOUND_DTYPE] = "dtype",
         [BL_MTP_FOUND_PAYLOAD_TOO_LARGE] = "payload_too_large",
+        [BL_MTP_FOUND_FOLDER_LINK] = "folder_link",
+        [BL_MTP_FOUND_FOLDER_PATH] = "folder_path",
+        [BL_MTP_FOUND_FILE_LINK] = "file_link",
+        [BL_MTP_FOUND_FILE_STRANGE] = "file_strange",
+        [BL_MTP_FOUND_TOO_MANY_FILES] = "too_many_files",
+        [BL_MTP_FOUND_MODEL_TYPE] = "model_type",
         [BL_MTP_FOUND_NO_MEMORY] = "no_memory",
     };
     return (unsigned)f < BL_MTP_FOUND__MAX ? names[f] : "unknown";
@@ -580,16 +588,17 @@ static bl_mtp_finding digest_header(const char *path, uint8_t ret[BL_MTP_SHA256_
     return BL_MTP_FOUND_OK;
 }
 
-/* The head's names as an index would list them. */
-static bl_mtp_finding list_single(const char *dir, const char *path, json_t *map, bl_err *err) {
+/* Those names of a file that begin with prefix, as an index would list them. */
+static bl_mtp_finding list_file(const char *dir, const char *file, const char *prefix, json_t *map,
+                                bl_err *err) {
     bl_safetensors *st = NULL;
-    LOOK(open_shard(dir, SINGLE, &st, err));
+    LOOK(open_shard(dir, file, &st, err));
     bl_mtp_finding f = BL_MTP_FOUND_OK;
     for (size_t i = 0; i < bl_safetensors_count(st) && f == BL_MTP_FOUND_OK; i++) {
         const char *name = bl_safetensors_at(st, i)->name;
-        if (strncmp(name, BL_MTP_PREFIX, strlen(BL_MTP_PREFIX)) == 0 &&
-            json_object_set_new(map, name, json_string(SINGLE)) != 0) {
-            (void)bl_err_set(err, BL_ENOMEM, __FILE__, __LINE__, "no memory for the names of '%s'", path);
+        if (strncmp(name, prefix, strlen(prefix)) == 0 &&
+            json_object_set_new(map, name, json_string(file)) != 0) {
+            (void)bl_err_set(err, BL_ENOMEM, __FILE__, __LINE__, "no memory for the names of '%s'", file);
             f = BL_MTP_FOUND_NO_MEMORY;
         }
     }
@@ -603,7 +612,7 @@ static bl_mtp_finding inspect_single(const char *dir, const char *path, const bl
     if (!map) {
         FIND(err, BL_MTP_FOUND_NO_MEMORY, "no memory for the names of '" SINGLE "'");
     }
-    bl_mtp_finding f = list_single(dir, path, map, err);
+    bl_mtp_finding f = list_file(dir, SINGLE, BL_MTP_PREFIX, map, err);
     if (f == BL_MTP_FOUND_OK) {
         f = digest_header(path, ret->index_sha256, err);
     }
@@ -636,19 +645,208 @@ static bl_mtp_finding inspect(const char *dir, const bl_mtp_probe *p, bl_mtp_ins
     return inspect_weights(dir, p, ret, err);
 }
 
+static void conclude(bl_mtp_inspection *r, const bl_err *err, bl_mtp_inspection *ret) {
+    if (r->finding == BL_MTP_FOUND_OK) {
+        r->resident_bytes = r->artifact_bytes + (r->artifact_bytes + 4) / 5; /* both are far below 2^64 */
+        *ret = *r;
+        return;
+    }
+    *ret = (bl_mtp_inspection){.finding = r->finding};
+    memcpy(ret->detail, err->msg, sizeof ret->detail);
+}
+
 void bl_mtp_inspect(const char *dir, const bl_mtp_probe *probe, bl_mtp_inspection *ret) {
     bl_err err = {0};
     bl_mtp_inspection r = {0};
     char config[9], index[9];
     r.finding = inspect(dir, probe, &r, &err);
-    if (r.finding != BL_MTP_FOUND_OK) {
-        *ret = (bl_mtp_inspection){.finding = r.finding};
-        memcpy(ret->detail, err.msg, sizeof ret->detail);
-        return;
-    }
-    r.resident_bytes = r.artifact_bytes + (r.artifact_bytes + 4) / 5; /* both are far below 2^64 */
     sodium_bin2hex(config, sizeof config, r.config_sha256, 4);
     sodium_bin2hex(index, sizeof index, r.index_sha256, 4);
     snprintf(r.revision, sizeof r.revision, "inline-%s-%s", config, index);
-    *ret = r;
+    conclude(&r, &err, ret);
+}
+
+/* ---- a folder that holds a head alone ------------------------------------------------------------------ */
+
+static bl_mtp_finding check_member(const char *dir, const char *name, uint64_t *bytes, bl_err *err) {
+    char path[BL_MTP_MAX_PATH + 300];
+    struct stat st;
+    int n = snprintf(path, sizeof path, "%s/%s", dir, name);
+    if (n < 0 || (size_t)n >= sizeof path || lstat(path, &st) != 0) {
+        FIND(err, BL_MTP_FOUND_FOLDER_PATH, "cannot look at '%.*s': %s", SHOWN(name), strerror(errno));
+    }
+    if (S_ISLNK(st.st_mode)) {
+        FIND(err, BL_MTP_FOUND_FILE_LINK, "'%.*s' is a link, allowed are files", SHOWN(name));
+    }
+    if (!S_ISREG(st.st_mode) || (strcmp(name, CONFIG) != 0 && !has_suffix(name, ".safetensors"))) {
+        FIND(err, BL_MTP_FOUND_FILE_STRANGE,
+             "'%.*s' is in the folder, allowed are the files " CONFIG " and *.safetensors alone",
+             SHOWN(name));
+    }
+    if (!bl_add_u64(*bytes, (uint64_t)st.st_size, bytes) || *bytes > BL_MTP_MAX_PAYLOAD) {
+        FIND(err, BL_MTP_FOUND_PAYLOAD_TOO_LARGE,
+             "the folder has more than %" PRIu64 " bytes, which are allowed", BL_MTP_MAX_PAYLOAD);
+    }
+    return BL_MTP_FOUND_OK;
+}
+
+/* Every member; names are hidden from nobody but the folder itself and its parent. */
+static bl_mtp_finding check_members(const char *dir, bl_err *err) {
+    uint64_t bytes = 0;
+    unsigned n = 0;
+    bl_mtp_finding f = BL_MTP_FOUND_OK;
+    DIR *d = opendir(dir);
+    if (!d) {
+        FIND(err, BL_MTP_FOUND_FOLDER_PATH, "cannot read folder '%.*s': %s", SHOWN(dir), strerror(errno));
+    }
+    for (struct dirent *e; f == BL_MTP_FOUND_OK && (e = readdir(d));) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) {
+            continue;
+        }
+        f = check_member(dir, e->d_name, &bytes, err);
+        if (f == BL_MTP_FOUND_OK && ++n > BL_MTP_MAX_FILES) {
+            (void)bl_err_set(err, BL_EFORMAT, __FILE__, __LINE__,
+                             "the folder has more than %u files, which are allowed", BL_MTP_MAX_FILES);
+            f = BL_MTP_FOUND_TOO_MANY_FILES;
+        }
+    }
+    closedir(d);
+    return f;
+}
+
+static bl_mtp_finding list_members(const char *dir, json_t *map, bl_err *err) {
+    bl_mtp_finding f = BL_MTP_FOUND_OK;
+    DIR *d = opendir(dir);
+    if (!d) {
+        FIND(err, BL_MTP_FOUND_FOLDER_PATH, "cannot read folder '%.*s': %s", SHOWN(dir), strerror(errno));
+    }
+    for (struct dirent *e; f == BL_MTP_FOUND_OK && (e = readdir(d));) {
+        if (has_suffix(e->d_name, ".safetensors")) {
+            f = list_file(dir, e->d_name, "", map, err);
+        }
+    }
+    closedir(d);
+    return f;
+}
+
+/* Names are those of modules, so each has a part behind a dot. */
+static bl_mtp_finding collect_all(json_t *map, entry *list, size_t *ret_n, bl_err *err) {
+    const char *key;
+    json_t *value;
+    size_t n = 0;
+    json_object_foreach(map, key, value) {
+        const char *dot = strrchr(key, '.');
+        if (!dot || dot == key || strlen(key) > BL_MTP_MAX_KEY_BYTES) {
+            FIND(err, BL_MTP_FOUND_KEY, "tensor name '%.*s' is none of a module's", SHOWN(key));
+        }
+        list[n++] = (entry){key, json_string_value(value)};
+    }
+    if (n == 0) {
+        FIND(err, BL_MTP_FOUND_NO_TENSORS, "the folder holds no tensor");
+    }
+    if (n > BL_MTP_MAX_TENSORS) {
+        FIND(err, BL_MTP_FOUND_TOO_MANY_TENSORS, "the folder holds %zu tensors, allowed are %u", n,
+             BL_MTP_MAX_TENSORS);
+    }
+    qsort(list, n, sizeof *list, cmp_entry);
+    *ret_n = n;
+    return BL_MTP_FOUND_OK;
+}
+
+static bl_mtp_finding inspect_members(const char *dir, const bl_mtp_probe *p, json_t *map,
+                                      bl_mtp_inspection *ret, bl_err *err) {
+    size_t n = 0;
+    LOOK(list_members(dir, map, err));
+    entry *list = bl_alloc_array(json_object_size(map) + 1, sizeof *list);
+    if (!list) {
+        FIND(err, BL_MTP_FOUND_NO_MEMORY, "no memory for %zu names", json_object_size(map));
+    }
+    bl_mtp_finding f = collect_all(map, list, &n, err);
+    if (f == BL_MTP_FOUND_OK) {
+        f = check_shards(dir, p, map, list, n, &ret->artifact_bytes, err);
+    }
+    ret->n_tensors = (uint32_t)n;
+    bl_free(list);
+    return f;
+}
+
+/* Of config.json: the family, the block, and how its matrices are quantised, into p. */
+static bl_mtp_finding check_local_config(const json_t *config, bl_mtp_probe *p, bl_mtp_inspection *ret,
+                                         bl_err *err) {
+    static const char *const words[] = {"qwen3_5_mtp", "qwen3_5_moe_mtp"};
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    json_t *q = json_object_get(config, "quantization");
+    uint64_t block = 3;
+    if (!bl_word_is_one_of(type, words, BL_COUNTOF(words))) {
+        FIND(err, BL_MTP_FOUND_MODEL_TYPE, CONFIG ": model_type is '%.*s', allowed are %s and %s",
+             SHOWN(type ? type : ""), words[0], words[1]);
+    }
+    if (bl_json_get_u64(config, "block_size", 2, 8, CONFIG, &block, err) != BL_OK) {
+        return BL_MTP_FOUND_BLOCK_SIZE;
+    }
+    q = q ? q : json_object_get(config, "quantization_config");
+    if (q && !json_is_object(q)) {
+        FIND(err, BL_MTP_FOUND_QUANTIZATION, CONFIG ": quantization is no object");
+    }
+    p->quantization = q ? json_incref(q) : json_object();
+    if (!p->quantization) {
+        FIND(err, BL_MTP_FOUND_NO_MEMORY, "no memory for " CONFIG);
+    }
+    ret->block_size = (uint32_t)block;
+    return BL_MTP_FOUND_OK;
+}
+
+static bl_mtp_finding read_local_config(const char *dir, bl_mtp_probe *p, bl_mtp_inspection *ret,
+                                        bl_err *err) {
+    bl_buf b;
+    json_t *config = NULL;
+    bl_mtp_finding f = read_file(dir, CONFIG, BL_MTP_INSPECT_MAX_BYTES, &of_config, &b, err);
+    if (f == BL_MTP_FOUND_OK) {
+        digest(&b, ret->config_sha256);
+        f = parse_object(&b, CONFIG, BL_CONFIG_MAX_DEPTH, BL_MTP_FOUND_CONFIG_EMPTY,
+                         BL_MTP_FOUND_CONFIG_MALFORMED, &config, err);
+    }
+    bl_buf_done(&b);
+    if (f == BL_MTP_FOUND_OK) {
+        f = check_local_config(config, p, ret, err);
+    }
+    json_decref(config);
+    return f;
+}
+
+static bl_mtp_finding inspect_local(const char *path, bl_mtp_probe *p, bl_mtp_inspection *ret, bl_err *err) {
+    struct stat st;
+    if (strlen(path) > BL_MTP_MAX_PATH) {
+        FIND(err, BL_MTP_FOUND_FOLDER_PATH, "the path has %zu bytes, allowed are %u", strlen(path),
+             BL_MTP_MAX_PATH);
+    }
+    if (lstat(path, &st) != 0) {
+        FIND(err, errno == ENOENT ? BL_MTP_FOUND_NO_FOLDER : BL_MTP_FOUND_FOLDER_PATH,
+             "cannot open folder '%.*s': %s", SHOWN(path), strerror(errno));
+    }
+    if (!S_ISDIR(st.st_mode)) {
+        FIND(err, S_ISLNK(st.st_mode) ? BL_MTP_FOUND_FOLDER_LINK : BL_MTP_FOUND_NO_FOLDER,
+             "'%.*s' is %s, allowed is a folder", SHOWN(path), S_ISLNK(st.st_mode) ? "a link" : "no folder");
+    }
+    LOOK(check_members(path, err));
+    LOOK(read_local_config(path, p, ret, err));
+    json_t *map = json_object();
+    if (!map) {
+        FIND(err, BL_MTP_FOUND_NO_MEMORY, "no memory for the names of the head");
+    }
+    bl_mtp_finding f = inspect_members(path, p, map, ret, err);
+    json_decref(map);
+    return f;
+}
+
+void bl_mtp_inspect_local(const char *path, bl_mtp_inspection *ret) {
+    bl_err err = {0};
+    bl_mtp_inspection r = {0};
+    bl_mtp_probe p = {0};
+    char config[17];
+    r.finding = inspect_local(path, &p, &r, &err);
+    bl_mtp_probe_done(&p);
+    sodium_bin2hex(config, sizeof config, r.config_sha256, 8);
+    snprintf(r.revision, sizeof r.revision, "local-%s", config);
+    conclude(&r, &err, ret);
 }

@@ -27,6 +27,8 @@
 #define BL_MTP_MAX_HEADER_BYTES  ((uint64_t)16 << 20)
 #define BL_MTP_MAX_PAYLOAD       ((uint64_t)2 << 30)
 #define BL_MTP_PREFIX            "mtp." /* the only one the loader knows */
+#define BL_MTP_MAX_PATH          4096u  /* of a folder that holds a head alone */
+#define BL_MTP_MAX_FILES         64u    /* in it */
 #define BL_MTP_SHA256_BYTES      32
 
 typedef enum {
@@ -74,7 +76,14 @@ typedef enum {
     BL_MTP_FOUND_TENSOR_EMPTY,
     BL_MTP_FOUND_DTYPE,
     BL_MTP_FOUND_PAYLOAD_TOO_LARGE,
-    BL_MTP_FOUND_NO_MEMORY, /* nothing is wrong with the head: it could not be looked at */
+    /* of a folder that holds a head alone */
+    BL_MTP_FOUND_FOLDER_LINK,
+    BL_MTP_FOUND_FOLDER_PATH,  /* too long, or unreadable */
+    BL_MTP_FOUND_FILE_LINK,    /* a member that is a link */
+    BL_MTP_FOUND_FILE_STRANGE, /* neither config.json nor *.safetensors, or no regular file */
+    BL_MTP_FOUND_TOO_MANY_FILES,
+    BL_MTP_FOUND_MODEL_TYPE, /* no head of a family that is known */
+    BL_MTP_FOUND_NO_MEMORY,  /* nothing is wrong with the head: it could not be looked at */
     BL_MTP_FOUND__MAX
 } bl_mtp_finding;
 
@@ -104,12 +113,17 @@ typedef struct {
     uint64_t artifact_bytes; /* of the head's tensors */
     uint64_t resident_bytes; /* ceil(1.2 * artifact_bytes) */
     uint8_t config_sha256[BL_MTP_SHA256_BYTES], index_sha256[BL_MTP_SHA256_BYTES];
-    char revision[sizeof "inline-01234567-01234567"];
+    char revision[sizeof "inline-01234567-01234567"]; /* or local- and 16 digits */
 } bl_mtp_inspection;
 
 /* Strict inspection (spec provider-contracts.md 7.3) of what the probe of the same folder found. Does not
  * read config.json. */
 void bl_mtp_inspect(const char *dir, const bl_mtp_probe *probe, bl_mtp_inspection *ret);
+
+/* The same of a folder that holds nothing but a head: config.json of at most 1 MiB whose model_type is
+ * qwen3_5_mtp or qwen3_5_moe_mtp, and *.safetensors with names without the prefix; no links, at most 64 files
+ * and 2 GiB (spec provider-contracts.md 8.2). */
+void bl_mtp_inspect_local(const char *path, bl_mtp_inspection *ret);
 
 /* "declared", "absent", "undeterminable". */
 const char *bl_mtp_declaration_name(bl_mtp_declaration d);

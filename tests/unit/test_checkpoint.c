@@ -287,6 +287,95 @@ static void test_head_cut_while_open(void **state) {
     bl_checkpoint_free(c);
 }
 
+/* ---- a head from a folder of its own ---- */
+
+static void write_own_head(void) {
+    make_dir("h");
+    write_text("h/config.json",
+               "{\"model_type\":\"qwen3_5_mtp\",\"block_size\":4,\"quantization\":{\"bits\":4}}");
+    write_shard("h/one.safetensors", "norm,layers.0.w");
+    write_shard("h/two.safetensors", "fc");
+}
+
+static void test_attached_head(void **state) {
+    (void)state;
+    bl_err err = {0};
+    write_text("m/config.json", "{\"a\":1}");
+    write_shard("m/model.safetensors", "x,y,mtp.norm,mtp.other");
+    write_own_head();
+    bl_checkpoint *c = open_ok(at("m"));
+    const bl_tensor_view *own = bl_checkpoint_find(c, "mtp.norm");
+    const uint8_t *data = own->data;
+    if (bl_checkpoint_attach_head(c, at("h"), &err) != BL_OK) {
+        fail_msg("%s", err.msg);
+    }
+    /* the model's own tensors, and in place of its head's the other's under the prefix */
+    static const char *const names[] = {"x", "y", "mtp.norm", "mtp.layers.0.w", "mtp.fc"};
+    assert_int_equal(bl_checkpoint_count(c), BL_COUNTOF(names));
+    for (size_t i = 0; i < BL_COUNTOF(names); i++) {
+        const bl_tensor_view *t = bl_checkpoint_find(c, names[i]);
+        assert_non_null(t);
+        assert_string_equal(t->name, names[i]);
+        assert_memory_equal(t->data, "data", 4);
+    }
+    assert_ptr_not_equal(bl_checkpoint_find(c, "mtp.norm")->data, data);
+    assert_null(bl_checkpoint_find(c, "mtp.other"));
+    assert_null(bl_checkpoint_find(c, "norm"));
+    const json_t *config = bl_checkpoint_config(c), *head = json_object_get(config, "mtplx_mtp");
+    assert_int_equal(json_integer_value(json_object_get(config, "a")), 1);
+    assert_true(json_is_true(json_object_get(head, "included")));
+    assert_int_equal(json_integer_value(json_object_get(head, "block_size")), 4);
+    assert_string_equal(json_string_value(json_object_get(head, "model_type")), "qwen3_5_mtp");
+    assert_int_equal(
+        json_integer_value(json_object_get(json_object_get(config, "mtplx_mtp_quantization"), "bits")), 4);
+    assert_int_equal(bl_checkpoint_check_intact(c, NULL), BL_OK);
+    assert_int_equal(bl_checkpoint_attach_head(c, at("h"), &err), BL_ENOTSUP);
+    bl_checkpoint_free(c);
+}
+
+/* Whatever is wrong with it, the checkpoint is as it was. */
+static void test_attached_head_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *file, *text; /* text NULL: a shard with the tensors of `part` */
+        bl_code code;
+        const char *part;
+    } cases[] = {
+        {"h/config.json", "{", BL_EFORMAT, "config.json"},
+        {"h/config.json", "[]", BL_EFORMAT, "no object"},
+        {"h/two.safetensors", "short", BL_EFORMAT, "two.safetensors"},
+        {"h/two.safetensors", NULL, BL_EFORMAT, "norm"},
+    };
+    write_text("m/config.json", "{}");
+    write_shard("m/model.safetensors", "x,mtp.norm");
+    for (size_t i = 0; i < BL_COUNTOF(cases); i++) {
+        bl_err err = {0};
+        write_own_head();
+        if (cases[i].text) {
+            write_text(cases[i].file, cases[i].text);
+        } else {
+            write_shard(cases[i].file, cases[i].part);
+        }
+        bl_checkpoint *c = open_ok(at("m"));
+        assert_int_equal(bl_checkpoint_attach_head(c, at("h"), &err), cases[i].code);
+        assert_non_null(strstr(err.msg, cases[i].part));
+        assert_int_equal(bl_checkpoint_count(c), 2);
+        assert_non_null(bl_checkpoint_find(c, "mtp.norm"));
+        assert_null(json_object_get(bl_checkpoint_config(c), "mtplx_mtp"));
+        bl_checkpoint_free(c);
+    }
+    bl_checkpoint *c = open_ok(at("m"));
+    assert_int_equal(bl_checkpoint_attach_head(c, at("none"), NULL), BL_ENOTFOUND);
+    make_dir("e");
+    write_text("e/config.json", "{}");
+    assert_int_equal(bl_checkpoint_attach_head(c, at("e"), NULL), BL_ENOTFOUND);
+    bl_checkpoint_free(c);
+    write_gguf("g.gguf");
+    c = open_ok(at("g.gguf"));
+    assert_int_equal(bl_checkpoint_attach_head(c, at("h"), NULL), BL_ENOTSUP);
+    bl_checkpoint_free(c);
+}
+
 static void test_index_wins(void **state) {
     (void)state;
     write_text("m/config.json", "{}");
@@ -716,6 +805,8 @@ int main(void) {
         IN_ROOT(test_head_damaged),
         IN_ROOT(test_head_beside_the_model),
         IN_ROOT(test_head_cut_while_open),
+        IN_ROOT(test_attached_head),
+        IN_ROOT(test_attached_head_refused),
         IN_ROOT(test_shard_limit),
         IN_ROOT(test_folder_rules),
         IN_ROOT(test_config_limits),

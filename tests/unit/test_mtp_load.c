@@ -59,7 +59,7 @@ static void test_plans(void **state) {
         bl_mtp_plan_make(&s, c->path, &p);
         const char *reason = bl_mtp_reason_get(p.decision.reason)->name;
         if (strcmp(reason, c->reason) != 0 || p.decision.configured != c->configured ||
-            p.depth != c->want_depth || p.decision.loud || p.drafter_path) {
+            p.depth != c->want_depth || p.decision.loud || p.drafter_path[0]) {
             fail_msg("row %zu: %s, configured %d, depth %u, loud %d", i, reason, p.decision.configured,
                      p.depth, p.decision.loud);
         }

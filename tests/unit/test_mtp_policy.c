@@ -217,12 +217,13 @@ static void test_drafter_path(void **state) {
                         .dir = "/nowhere",
                         .probe = &probe,
                         .drafter_path = "/heads/one"};
-    assert_string_equal(reason_of(&r, &d), "assistant_load_failed");
+    assert_string_equal(reason_of(&r, &d), "assistant_target_incompatible"); /* not built for this family */
     assert_int_equal(d.source, BL_MTP_SOURCE_LOCAL);
     assert_int_equal(d.outcome, BL_MTP_TARGET_ONLY);
     assert_true(d.loud);
     assert_non_null(strstr(d.detail, "mtp_drafter_path"));
     assert_null(strstr(d.detail, "/heads"));
+    assert_false(bl_mtp_asks_local(&r));
     r.drafter_path = " \t";
     assert_string_equal(reason_of(&r, &d), "catalog_disabled");
     r.drafter_path = "/heads/one";
@@ -230,6 +231,24 @@ static void test_drafter_path(void **state) {
     assert_string_equal(reason_of(&r, &d), "target_unsupported");
     r.mode = BL_MTP_MODE_AUTO; /* needs "on" */
     r.model_type = "gemma4";
+    assert_string_equal(reason_of(&r, &d), "config_disabled");
+    static const bl_mtp_inspection bad = {.finding = BL_MTP_FOUND_FILE_LINK, .detail = "a link"};
+    r.mode = BL_MTP_MODE_ON;
+    r.model_type = "qwen3_5_moe";
+    assert_true(bl_mtp_asks_local(&r) && !bl_mtp_asks(&r));
+    assert_string_equal(reason_of(&r, &d), "ready");
+    assert_int_equal(d.outcome, BL_MTP_EXTERNAL);
+    assert_int_equal(d.source, BL_MTP_SOURCE_LOCAL);
+    bl_mtp_decide(&r, &bad, &d); /* and no other is looked for */
+    assert_int_equal(d.reason, BL_MTP_LOCAL_ARTIFACT_INVALID);
+    assert_true(d.loud && d.outcome == BL_MTP_TARGET_ONLY);
+    assert_string_equal(d.detail, "a link");
+    r.killed = true;
+    assert_false(bl_mtp_asks_local(&r));
+    assert_string_equal(reason_of(&r, &d), "kill_switch_disabled");
+    r.killed = false;
+    r.mode = BL_MTP_MODE_AUTO;
+    assert_false(bl_mtp_asks_local(&r));
     assert_string_equal(reason_of(&r, &d), "config_disabled");
     r.mode = BL_MTP_MODE_ON; /* an embedded head outranks it */
     r.model_type = "qwen3_5";

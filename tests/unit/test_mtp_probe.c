@@ -644,6 +644,131 @@ static void test_single_file(void **state) {
     finds("an index rules", BL_MTP_FOUND_NO_TENSORS, "mtp.");
 }
 
+/* ---- a folder that holds a head alone ---- */
+
+static const char local_config[] = "{\"model_type\":\"qwen3_5_mtp\"}";
+static const char local_shard[] = "fc.weight:BF16:6,norm.weight:BF16:1";
+
+static const struct {
+    const char *name, *file, *config, *shard; /* file: one more member */
+    bl_mtp_finding want;
+    const char *part;
+} local_cases[] = {
+    {"good", NULL, NULL, NULL, BL_MTP_FOUND_OK, ""},
+    {"moe", NULL, "{\"model_type\":\"qwen3_5_moe_mtp\",\"block_size\":8}", NULL, BL_MTP_FOUND_OK, ""},
+    {"a target", NULL, "{\"model_type\":\"qwen3_5\"}", NULL, BL_MTP_FOUND_MODEL_TYPE, "'qwen3_5'"},
+    {"no type", NULL, "{}", NULL, BL_MTP_FOUND_MODEL_TYPE, "model_type"},
+    {"block 9", NULL, "{\"model_type\":\"qwen3_5_mtp\",\"block_size\":9}", NULL, BL_MTP_FOUND_BLOCK_SIZE,
+     "block_size"},
+    {"quantization", NULL, "{\"model_type\":\"qwen3_5_mtp\",\"quantization\":4}", NULL,
+     BL_MTP_FOUND_QUANTIZATION, "quantization"},
+    {"malformed", NULL, "{", NULL, BL_MTP_FOUND_CONFIG_MALFORMED, "config.json"},
+    {"empty", NULL, "", NULL, BL_MTP_FOUND_CONFIG_EMPTY, "config.json"},
+    {"a tokenizer", "h/tokenizer.json", NULL, NULL, BL_MTP_FOUND_FILE_STRANGE, "'tokenizer.json'"},
+    {"an index", "h/model.safetensors.index.json", NULL, NULL, BL_MTP_FOUND_FILE_STRANGE, "index.json"},
+    {"a hidden file", "h/.x", NULL, NULL, BL_MTP_FOUND_FILE_STRANGE, "'.x'"},
+    {"no shard but its end", "h/y.safetensors", NULL, NULL, BL_MTP_FOUND_SHARD_MALFORMED, "y.safetensors"},
+    {"f16 scales", NULL, NULL, "fc.weight:U32:2,fc.scales:F16:1,fc.biases:F16:1", BL_MTP_FOUND_DTYPE, "fc."},
+    {"scales nobody describes", NULL, NULL, "fc.weight:U32:2,fc.scales:BF16:1,fc.biases:BF16:1",
+     BL_MTP_FOUND_QUANTIZATION, "fc.scales"},
+    {"scales described", NULL,
+     "{\"model_type\":\"qwen3_5_mtp\",\"quantization\":{\"bits\":4,\"group_size\":64}}",
+     "fc.weight:U32:2,fc.scales:BF16:1,fc.biases:BF16:1", BL_MTP_FOUND_OK, ""},
+    {"the other key", NULL,
+     "{\"model_type\":\"qwen3_5_mtp\",\"quantization_config\":{\"bits\":4,\"group_size\":64}}",
+     "fc.weight:U32:2,fc.scales:BF16:1,fc.biases:BF16:1", BL_MTP_FOUND_OK, ""},
+    {"a name without a dot", NULL, NULL, "weight:BF16:1", BL_MTP_FOUND_KEY, "'weight'"},
+    {"a wrong type", NULL, NULL, "fc.weight:F64:1", BL_MTP_FOUND_DTYPE, "fc.weight"},
+    {"an empty tensor", NULL, NULL, "fc.weight:BF16:0", BL_MTP_FOUND_TENSOR_EMPTY, "fc.weight"},
+};
+
+static void finds_local(const char *name, const char *path, bl_mtp_finding want, const char *part) {
+    bl_mtp_inspection i;
+    bl_mtp_inspect_local(path, &i);
+    if (i.finding != want || (want == BL_MTP_FOUND_OK) != (i.detail[0] == '\0') || !strstr(i.detail, part)) {
+        fail_msg("%s: %s, not %s: %s", name, bl_mtp_finding_name(i.finding), bl_mtp_finding_name(want),
+                 i.detail);
+    }
+}
+
+static void write_local(void) {
+    make_dir("h");
+    write_text("h/config.json", local_config);
+    write_shard("h/head.safetensors", local_shard);
+}
+
+static void test_local_cases(void **state) {
+    (void)state;
+    write_local();
+    for (size_t i = 0; i < BL_COUNTOF(local_cases); i++) {
+        write_text("h/config.json", local_cases[i].config ? local_cases[i].config : local_config);
+        write_shard("h/head.safetensors", local_cases[i].shard ? local_cases[i].shard : local_shard);
+        if (local_cases[i].file) {
+            write_text(local_cases[i].file, "x");
+        }
+        finds_local(local_cases[i].name, at("h"), local_cases[i].want, local_cases[i].part);
+        if (local_cases[i].file) {
+            assert_int_equal(remove(at(local_cases[i].file)), 0);
+        }
+    }
+}
+
+static void test_local_folder(void **state) {
+    (void)state;
+    char path[BL_MTP_MAX_PATH + 2], file[64];
+    write_local();
+    bl_mtp_inspection i;
+    bl_mtp_inspect_local(at("h"), &i);
+    assert_int_equal(i.n_tensors, 2);
+    assert_int_equal(i.block_size, 3);
+    assert_int_equal(i.artifact_bytes, 14);
+    assert_int_equal(i.resident_bytes, 17);
+    assert_memory_equal(i.revision, "local-", 6);
+    assert_int_equal(strlen(i.revision), 6 + 16);
+    memset(path, '/', sizeof path - 1);
+    path[sizeof path - 1] = '\0';
+    finds_local("a long path", path, BL_MTP_FOUND_FOLDER_PATH, "4097");
+    finds_local("none", at("none"), BL_MTP_FOUND_NO_FOLDER, "none");
+    finds_local("a file", at("h/config.json"), BL_MTP_FOUND_NO_FOLDER, "no folder");
+    assert_int_equal(symlink("h", at("link")), 0);
+    finds_local("a link", at("link"), BL_MTP_FOUND_FOLDER_LINK, "a link");
+    assert_int_equal(rename(at("h/head.safetensors"), at("other")), 0);
+    finds_local("no weights", at("h"), BL_MTP_FOUND_NO_TENSORS, "no tensor");
+    assert_int_equal(symlink(at("other"), at("h/head.safetensors")), 0);
+    finds_local("a link in it", at("h"), BL_MTP_FOUND_FILE_LINK, "head.safetensors");
+    assert_int_equal(remove(at("h/head.safetensors")), 0);
+    make_dir("h/sub.safetensors");
+    finds_local("a folder in it", at("h"), BL_MTP_FOUND_FILE_STRANGE, "sub.safetensors");
+    assert_int_equal(remove(at("h/sub.safetensors")), 0);
+    assert_int_equal(remove(at("h/config.json")), 0);
+    write_shard("h/head.safetensors", local_shard);
+    finds_local("no config", at("h"), BL_MTP_FOUND_CONFIG_MISSING, "config.json");
+    write_text("h/config.json", local_config);
+    for (unsigned k = 0; k < BL_MTP_MAX_FILES - 1; k++) {
+        char tensor[32];
+        snprintf(file, sizeof file, "h/%u.safetensors", k);
+        snprintf(tensor, sizeof tensor, "layers.%u.weight:BF16:1", k);
+        if (k == BL_MTP_MAX_FILES - 2) {
+            finds_local("64 files", at("h"), BL_MTP_FOUND_OK, "");
+        }
+        write_shard(file, tensor);
+    }
+    finds_local("65 files", at("h"), BL_MTP_FOUND_TOO_MANY_FILES, "64");
+}
+
+static void test_local_bounds(void **state) {
+    (void)state;
+    write_local();
+    write_padded("h/config.json", local_config, BL_MTP_INSPECT_MAX_BYTES);
+    finds_local("1 MiB", at("h"), BL_MTP_FOUND_OK, "");
+    write_padded("h/config.json", local_config, BL_MTP_INSPECT_MAX_BYTES + 1);
+    finds_local("and a byte", at("h"), BL_MTP_FOUND_CONFIG_TOO_LARGE, "1048577");
+    write_text("h/config.json", local_config);
+    write_text("h/z.safetensors", "");
+    assert_int_equal(truncate(at("h/z.safetensors"), (off_t)BL_MTP_MAX_PAYLOAD), 0);
+    finds_local("2 GiB", at("h"), BL_MTP_FOUND_PAYLOAD_TOO_LARGE, "2147483648");
+}
+
 /* Each allocation fails once: a head that could not be looked at is not accepted, and nothing leaks or stops.
  */
 static size_t countdown;
@@ -708,6 +833,9 @@ int main(void) {
         TEST(test_damaged_shard),
         TEST(test_payload),
         TEST(test_single_file),
+        TEST(test_local_cases),
+        TEST(test_local_folder),
+        TEST(test_local_bounds),
         TEST(test_no_memory),
         cmocka_unit_test(test_names),
     };
