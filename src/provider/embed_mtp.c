@@ -10,6 +10,7 @@
 #include "formats/json.h"
 #include "formats/limits.h"
 #include "formats/names.h"
+#include "provider/capabilities.h"
 #include "provider/embed_mtp_job.h"
 #include "provider/mtp_probe.h"
 
@@ -160,6 +161,13 @@ static bl_code make_config(const bl_embed_mtp *e, bl_buf *ret, bl_err *err) {
     if (bad) {
         rc = bl_err_set(err, BL_ENOMEM, __FILE__, __LINE__, "no memory for config.json");
     } else {
+        /* What the target asks of a machine by its id is asked under any name that the result gets. */
+        bl_capabilities needs = {0};
+        bl_capabilities_add_path(&needs, e->o->target);
+        bl_capabilities_add_config(&needs, config);
+        rc = bl_capabilities_pass_on(&needs, config, err);
+    }
+    if (rc == BL_OK) {
         rc = dump(config, ret, err);
     }
     json_decref(config);

@@ -541,6 +541,22 @@ static void test_empty_out(void **state) {
     assert_int_equal(count_entries(at("new")), 1);
 }
 
+/* What a build needs of a machine by its id is in the result's config.json, whatever the result is called. */
+static void test_needs_go_along(void **state) {
+    (void)state;
+    tiny_qwen target = {.parts = QWEN_TRUNK}, head = {.parts = QWEN_WHOLE};
+    qwen_write(at("EigenLabs--Qwen3.8-27B-4bit"), &target);
+    qwen_write(at("head"), &head);
+    bl_embed_mtp_options o = options(false);
+    o.target = at("EigenLabs--Qwen3.8-27B-4bit");
+    embed(&o);
+    bl_checkpoint *c = open_checkpoint(o.out);
+    json_t *needs = json_loads("[\"cpu:avx2\", \"mem:18GiB\"]", 0, NULL);
+    assert_true(json_equal(json_object_get(bl_checkpoint_config(c), "darkbloom_requires"), needs));
+    json_decref(needs);
+    bl_checkpoint_free(c);
+}
+
 /* ---- norms in the wrong convention --------------------------------------------------------------------- */
 
 static char warning[512];
@@ -729,10 +745,11 @@ static void test_trained(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        IN_ROOT(test_plain),       IN_ROOT(test_experts),         IN_ROOT(test_quantized),
-        IN_ROOT(test_unfit),       IN_ROOT(test_files),           IN_ROOT(test_again),
-        IN_ROOT(test_refused),     IN_ROOT(test_refused_options), IN_ROOT(test_empty_out),
-        IN_ROOT(test_wrong_norms), IN_ROOT(test_fixture),         IN_ROOT(test_trained),
+        IN_ROOT(test_plain),          IN_ROOT(test_experts),         IN_ROOT(test_quantized),
+        IN_ROOT(test_unfit),          IN_ROOT(test_files),           IN_ROOT(test_again),
+        IN_ROOT(test_refused),        IN_ROOT(test_refused_options), IN_ROOT(test_empty_out),
+        IN_ROOT(test_needs_go_along), IN_ROOT(test_wrong_norms),     IN_ROOT(test_fixture),
+        IN_ROOT(test_trained),
     };
     return cmocka_run_group_tests_name("embed_mtp", tests, NULL, NULL);
 }
