@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "base/base.h"
-#include "base/nearest.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/machine.h"
@@ -648,25 +647,7 @@ static const bl_command *const subcommands[] = {&list_command, &info_command, &p
                                                 &bl_command_embed_mtp};
 
 static int run_models(int argc, char **argv) {
-    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-        bl_opts o;
-        char unused;
-        char flag[] = "--help";
-        char *help[] = {argv[0], flag, NULL};
-        int status = bl_opts_begin(&bl_command_models, 2, help, &unused, &o);
-        return argc < 2 ? BL_EXIT_USAGE : status;
-    }
-    const char *names[BL_COUNTOF(subcommands)];
-    for (size_t i = 0; i < BL_COUNTOF(subcommands); i++) {
-        names[i] = strchr(subcommands[i]->name, ' ') + 1;
-        if (strcmp(names[i], argv[1]) == 0) {
-            return subcommands[i]->run(argc - 1, argv + 1);
-        }
-    }
-    const char *near = bl_nearest(argv[1], names, BL_COUNTOF(names));
-    bl_cli_errorf("unknown command 'models %.60s'%s%s%s (see 'darkbloom models --help')", argv[1],
-                  near != NULL ? ", did you mean '" : "", near != NULL ? near : "", near != NULL ? "'?" : "");
-    return BL_EXIT_USAGE;
+    return bl_opts_run_sub(&bl_command_models, argc, argv);
 }
 
 const bl_command bl_command_models = {

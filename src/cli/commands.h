@@ -14,6 +14,8 @@ extern const bl_command bl_command_embed_mtp; /* of models */
 extern const bl_command bl_command_quantize;
 extern const bl_command bl_command_benchmark;
 extern const bl_command bl_command_start; /* in cmd_start.c, with .run = bl_cmd_start */
+extern const bl_command bl_command_config;
+extern const bl_command bl_command_beta;
 extern const bl_command bl_command_completion;
 
 extern const bl_command bl_command_status;

@@ -11,9 +11,9 @@
 #include "cli/commands.h"
 
 const bl_command *const bl_commands[] = {
-    &bl_command_run,      &bl_command_chat,      &bl_command_start,
-    &bl_command_status,   &bl_command_tokenize,  &bl_command_models,
-    &bl_command_quantize, &bl_command_benchmark, &bl_command_completion,
+    &bl_command_run,      &bl_command_chat,   &bl_command_start,      &bl_command_status,
+    &bl_command_tokenize, &bl_command_models, &bl_command_quantize,   &bl_command_benchmark,
+    &bl_command_config,   &bl_command_beta,   &bl_command_completion,
 };
 const size_t bl_n_commands = BL_COUNTOF(bl_commands);
 

@@ -337,3 +337,27 @@ int bl_opts_begin(const bl_command *c, int argc, char **argv, void *values, bl_o
     bl_buf_done(&text);
     return status;
 }
+
+int bl_opts_run_sub(const bl_command *c, int argc, char **argv) {
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        bl_opts o;
+        char unused;
+        char flag[] = "--help";
+        char *help[] = {argv[0], flag, NULL};
+        int status = bl_opts_begin(c, 2, help, &unused, &o);
+        return argc < 2 ? BL_EXIT_USAGE : status;
+    }
+    const char *names[16];
+    BL_ASSERT(c->n_subs <= BL_COUNTOF(names));
+    for (size_t i = 0; i < c->n_subs; i++) {
+        names[i] = strchr(c->subs[i]->name, ' ') + 1;
+        if (strcmp(names[i], argv[1]) == 0) {
+            return c->subs[i]->run(argc - 1, argv + 1);
+        }
+    }
+    const char *near = bl_nearest(argv[1], names, c->n_subs);
+    bl_cli_errorf("unknown command '%s %.60s'%s%s%s (see 'darkbloom %s --help')", c->name, argv[1],
+                  near != NULL ? ", did you mean '" : "", near != NULL ? near : "", near != NULL ? "'?" : "",
+                  c->name);
+    return BL_EXIT_USAGE;
+}

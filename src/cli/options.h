@@ -122,6 +122,9 @@ bl_code bl_opts_completion_bash(const bl_command *const *commands, size_t n, bl_
  * the exit status. */
 int bl_opts_begin(const bl_command *c, int argc, char **argv, void *values, bl_opts *ret);
 
+/* The run function of a command with subcommands: runs the one that argv[1] names, or prints the help. */
+int bl_opts_run_sub(const bl_command *c, int argc, char **argv);
+
 /* Decimal digits only, in [min, max]: for options and lists of numbers. `what` names the value in the
  * message. */
 bl_code bl_opts_parse_u64(const char *what, const char *s, uint64_t min, uint64_t max, uint64_t *ret,

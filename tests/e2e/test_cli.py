@@ -19,10 +19,11 @@ DARKBLOOM = os.environ.get("DARKBLOOM", str(ROOT / "build" / "darkbloom"))
 
 
 def all_commands():
-    """Whatever --help lists, and the subcommands of models."""
+    """Whatever --help lists, and the subcommands."""
     text = subprocess.run([DARKBLOOM, "--help"], capture_output=True, text=True).stdout
     listed = re.findall(r"^  ([a-z]+) {2,}\S", text, re.M)
-    return [*listed, *(f"models {s}" for s in ("list", "info", "pull", "path"))]
+    subs = {"models": ("list", "info", "pull", "path"), "config": ("show", "get", "set", "explain"), "beta": ("list", "status", "enable", "disable")}
+    return [*listed, *(f"{c} {s}" for c, names in subs.items() for s in names)]
 
 
 COMMANDS = all_commands()
