@@ -8,11 +8,13 @@
 #include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/config_args.h"
 
 #define MAX_REPEAT 100
 
 typedef struct {
     bl_cli_store_args store;
+    bl_cli_config_args config;
     bl_cli_engine_args engine;
     uint32_t n_prompt, n_decode, repeat;
     bool json, quiet;
@@ -30,6 +32,7 @@ static const bl_opt options[] = {
      .doc = "Print one JSON object and nothing else on standard output; the table goes to standard error."},
     {BL_OPT_FLAG_AT(benchmark_args, quiet), .name = "quiet", .letter = 'q', .doc = "No progress."},
     BL_CLI_ENGINE_OPTIONS(benchmark_args),
+    BL_CLI_CONFIG_OPTIONS(benchmark_args),
     BL_CLI_STORE_OPTIONS(benchmark_args),
 };
 
@@ -197,10 +200,11 @@ static bl_code report(const benchmark_args *a, const bl_cli_model *m, rounds *r,
 }
 
 static int run_benchmark(int argc, char **argv) {
-    benchmark_args a;
+    benchmark_args a = {0};
     bl_opts o;
     bl_err err;
-    int status = bl_opts_begin(&bl_command_benchmark, argc, argv, &a, &o);
+    int status =
+        bl_cli_begin(&bl_command_benchmark, argc, argv, &a, &a.config, &a.store, &a.engine.model, &o);
     if (status >= 0) {
         return status;
     }

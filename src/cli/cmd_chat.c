@@ -10,6 +10,7 @@
 #include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/config_args.h"
 #include "cli/line.h"
 
 #define MAX_PROMPT_TOKENS ((size_t)1 << 24)
@@ -17,6 +18,7 @@
 
 typedef struct {
     bl_cli_store_args store;
+    bl_cli_config_args config;
     bl_cli_engine_args engine;
     bl_cli_sampling_args sampling;
     bl_cli_template_args template;
@@ -39,6 +41,7 @@ static const bl_opt options[] = {
      .group = "Output", .doc = "Colour; auto means on a terminal."},
     {BL_OPT_FLAG_AT(chat_args, quiet), .name = "quiet", .letter = 'q', .doc = "No progress, no greeting."},
     BL_CLI_ENGINE_OPTIONS(chat_args),
+    BL_CLI_CONFIG_OPTIONS(chat_args),
     BL_CLI_STORE_OPTIONS(chat_args),
     {BL_OPT_TEXT_AT(chat_args, state_home), .env = "XDG_STATE_HOME", .doc = "Stands in for ~/.local/state."},
     {BL_OPT_TEXT_AT(chat_args, no_color), .env = "NO_COLOR",
@@ -407,10 +410,10 @@ static bl_code run(chat *c, const bl_opts *o, bl_err *err) {
 }
 
 static int run_chat(int argc, char **argv) {
-    chat_args a;
+    chat_args a = {0};
     bl_opts o;
     bl_err err;
-    int status = bl_opts_begin(&bl_command_chat, argc, argv, &a, &o);
+    int status = bl_cli_begin(&bl_command_chat, argc, argv, &a, &a.config, &a.store, &a.engine.model, &o);
     if (status >= 0) {
         return status;
     }

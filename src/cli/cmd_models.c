@@ -7,6 +7,7 @@
 #include "base/base.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/config_args.h"
 #include "cli/machine.h"
 #include "formats/checkpoint.h"
 #include "provider/demo.h"
@@ -126,6 +127,7 @@ static int run_list(int argc, char **argv) {
 
 typedef struct {
     bl_cli_store_args store;
+    bl_cli_config_args config;
     bl_cli_engine_args engine;
     bool json;
 } info_args;
@@ -133,6 +135,7 @@ typedef struct {
 static const bl_opt info_options[] = {
     {BL_OPT_FLAG_AT(info_args, json), .name = "json", .group = "Output", .doc = "Print one JSON object."},
     BL_CLI_ENGINE_OPTIONS(info_args),
+    BL_CLI_CONFIG_OPTIONS(info_args),
     BL_CLI_STORE_OPTIONS(info_args),
 };
 
@@ -419,9 +422,9 @@ static const bl_command info_command = {
 };
 
 static int run_info(int argc, char **argv) {
-    info_args a;
+    info_args a = {0};
     bl_opts o;
-    int status = bl_opts_begin(&info_command, argc, argv, &a, &o);
+    int status = bl_cli_begin(&info_command, argc, argv, &a, &a.config, &a.store, NULL, &o);
     if (status >= 0) {
         return status;
     }

@@ -9,12 +9,14 @@
 #include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/config_args.h"
 
 #define MAX_PROMPT_BYTES  ((size_t)64 << 20)
 #define MAX_PROMPT_TOKENS ((size_t)1 << 24)
 
 typedef struct {
     bl_cli_store_args store;
+    bl_cli_config_args config;
     bl_cli_engine_args engine;
     bl_cli_sampling_args sampling;
     bl_cli_template_args template;
@@ -60,6 +62,7 @@ static const bl_opt options[] = {
     {BL_OPT_FLAG_AT(run_args, quiet), .name = "quiet", .letter = 'q',
      .doc = "No progress and no statistics on standard error."},
     BL_CLI_ENGINE_OPTIONS(run_args),
+    BL_CLI_CONFIG_OPTIONS(run_args),
     BL_CLI_STORE_OPTIONS(run_args),
     {BL_OPT_TEXT_AT(run_args, no_color), .env = "NO_COLOR", .doc = "Any value: reasoning is not dimmed."},
 };
@@ -326,10 +329,10 @@ out:
 }
 
 static int run_run(int argc, char **argv) {
-    run_args a;
+    run_args a = {0};
     bl_opts o;
     bl_err err;
-    int status = bl_opts_begin(&bl_command_run, argc, argv, &a, &o);
+    int status = bl_cli_begin(&bl_command_run, argc, argv, &a, &a.config, &a.store, &a.engine.model, &o);
     if (status >= 0) {
         return status;
     }

@@ -12,12 +12,14 @@
 #include "base/words.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/config_args.h"
 #include "cli/machine.h"
 #include "provider/state.h"
 #include "serve/serve.h"
 
 typedef struct {
     bl_cli_store_args store;
+    bl_cli_config_args config;
     bl_cli_engine_args engine;
     bl_cli_state_args state;
     bool local, no_auth, any_host, quiet;
@@ -63,8 +65,9 @@ static const bl_opt options[] = {
      .doc = "After Ctrl-C or SIGTERM, how long running answers may take; a second signal ends at once."},
     {BL_OPT_FLAG_AT(start_args, quiet), .name = "quiet", .letter = 'q',
      .doc = "No progress and no line a request on standard error."},
-    {BL_OPT_U32_AT(start_args, max_concurrent), .name = "max-concurrent", .arg = "N", .def = "4", .min = 1,
-     .max = BL_MAX_CONCURRENT, .group = "Many requests at once",
+    {BL_OPT_U32_AT(start_args, max_concurrent), .name = "max-concurrent", .arg = "N",
+     .config = "backend.engine_v2_max_concurrent", .def = "4", .min = 1, .max = BL_MAX_CONCURRENT,
+     .group = "Many requests at once",
      .doc = "Requests that are answered at one time; others wait. An answer does not depend on what runs "
             "beside it."},
     {BL_OPT_U32_AT(start_args, queue_timeout_s), .name = "queue-timeout", .arg = "SECONDS", .def = "120",
@@ -88,7 +91,7 @@ static const bl_opt options[] = {
          "Rows of a prompt that attend together at most; 0: no limit of its own. The answer does not depend "
          "on it."},
     {BL_OPT_CHOICE_AT(start_args, kv_storage), .name = "kv-storage", .choices = "auto|contiguous|paged",
-     .def = "auto",
+     .config = "backend.engine_v2_kv_backend", .def = "auto",
      .doc = "Where keys and values lie; auto is contiguous. The answer does not depend on it."},
     {BL_OPT_TEXT_AT(start_args, paged_switch), .env = "DARKBLOOM_CBV2_PAGED_KV",
      .doc = "0, false, no or off: contiguous, even where paged is asked for."},
@@ -102,6 +105,7 @@ static const bl_opt options[] = {
      .env = "DARKBLOOM_PREFIX_CACHE_MEMORY",
      .doc = "Its memory; without it an eighth of what is left, at most 4 GiB."},
     BL_CLI_ENGINE_OPTIONS(start_args),
+    BL_CLI_CONFIG_OPTIONS(start_args),
     BL_CLI_STORE_OPTIONS(start_args),
     BL_CLI_STATE_OPTIONS(start_args),
 };
@@ -404,13 +408,14 @@ static bl_code serve(const start_args *a, signal_watch *w, bl_err *err) {
 }
 
 int bl_cmd_start(int argc, char **argv) {
-    start_args a;
+    start_args a = {0};
     bl_opts o;
     bl_err err;
-    int status = bl_opts_begin(&bl_command_start, argc, argv, &a, &o);
+    int status = bl_cli_begin(&bl_command_start, argc, argv, &a, &a.config, &a.store, &a.engine.model, &o);
     if (status >= 0) {
         return status;
     }
+    bl_cli_config_migrate(&a.config, a.store.home);
     if (check_args(&o, &a, &err) != BL_OK) {
         bl_cli_errorf("%s (see 'darkbloom start --help')", err.msg);
         return BL_EXIT_USAGE;

@@ -7,6 +7,7 @@
 #include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/config_args.h"
 #include "formats/json.h"
 
 #define MAX_TEXT_BYTES      ((size_t)256 << 20)
@@ -15,6 +16,7 @@
 
 typedef struct {
     bl_cli_store_args store;
+    bl_cli_config_args config;
     bl_cli_engine_args engine; /* the model only */
     const char *tokenizer;
     bool json, no_special, decode;
@@ -33,6 +35,7 @@ static const bl_opt options[] = {
             "tokens out of the text."},
     {BL_OPT_FLAG_AT(tokenize_args, json), .name = "json", .group = "Output",
      .doc = "Print the ids as one JSON list."},
+    BL_CLI_CONFIG_OPTIONS(tokenize_args),
     BL_CLI_STORE_OPTIONS(tokenize_args),
 };
 
@@ -168,10 +171,10 @@ static bl_code decode(const tokenize_args *a, const bl_tokenizer *t, const bl_bu
 }
 
 static int run_tokenize(int argc, char **argv) {
-    tokenize_args a;
+    tokenize_args a = {0};
     bl_opts o;
     bl_err err;
-    int status = bl_opts_begin(&bl_command_tokenize, argc, argv, &a, &o);
+    int status = bl_cli_begin(&bl_command_tokenize, argc, argv, &a, &a.config, &a.store, &a.engine.model, &o);
     if (status >= 0) {
         return status;
     }

@@ -67,8 +67,8 @@ typedef struct {
 #define BL_CLI_MODEL_OPTION(S)                                                                               \
     {                                                                                                        \
         BL_OPT_TEXT_AT(S, engine.model), .name = "model", .letter = 'm', .arg = "MODEL",                     \
-                                         .env = "DARKBLOOM_MODEL", .complete = BL_COMPLETE_MODEL,            \
-                                         .group = "Model",                                                   \
+                                         .env = "DARKBLOOM_MODEL", .config = "backend.model",                \
+                                         .complete = BL_COMPLETE_MODEL, .group = "Model",                    \
                                          .doc = "A .gguf file, a checkpoint folder, or the name of a model " \
                                                 "on this machine ('darkbloom models list')."                 \
     }
@@ -107,14 +107,21 @@ typedef struct {
         {BL_OPT_CHOICE_AT(S, engine.activations), .name = "activations", .choices = "int8|f32",              \
          .def = "int8",                                                                                      \
          .doc = "How activations meet quantised weights; f32 is slow and for comparison with references."},  \
-        {BL_OPT_CHOICE_AT(S, engine.mtp_mode), .name = "mtp-mode", .choices = "auto|on|off", .def = "auto",  \
+        {BL_OPT_CHOICE_AT(S, engine.mtp_mode),                                                               \
+         .name = "mtp-mode",                                                                                 \
+         .choices = "auto|on|off",                                                                           \
+         .def = "auto",                                                                                      \
+         .config = "backend.mtp_mode",                                                                       \
          .doc = "Drafting tokens ahead with a draft head: auto where the checkpoint declares one, on also "  \
                 "with a head from elsewhere, off never. The answer does not depend on it."},                 \
         {BL_OPT_U32_AT(S, engine.mtp_depth), .name = "mtp-depth", .arg = "N", .max = BL_MAX_DRAFT,           \
          .doc = "Tokens drafted ahead at most; 0: what the head is made for."},                              \
         {BL_OPT_FLAG_AT(S, engine.mtp_fixed), .name = "mtp-fixed",                                           \
          .doc = "Draft that many always; without it fewer or none where they cost more than they save."},    \
-        {BL_OPT_TEXT_AT(S, engine.mtp_drafter_path), .name = "mtp-drafter-path", .arg = "DIR",               \
+        {BL_OPT_TEXT_AT(S, engine.mtp_drafter_path),                                                         \
+         .name = "mtp-drafter-path",                                                                         \
+         .arg = "DIR",                                                                                       \
+         .config = "backend.mtp_drafter_path",                                                               \
          .complete = BL_COMPLETE_DIR,                                                                        \
          .doc = "Folder of a draft head that is published separately; with --mtp-mode on."},                 \
         {BL_OPT_TEXT_AT(S, engine.mtp_switch), .env = "DARKBLOOM_CBV2_MTP",                                  \

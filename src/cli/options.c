@@ -316,6 +316,12 @@ bool bl_opts_on_command_line(const bl_command *c, const bl_opts *o, const char *
     return bit_of(c, o->on_command_line, name);
 }
 
+bl_code bl_opts_set_default(const bl_command *c, size_t i, const bl_opts *o, const char *what, const char *s,
+                            void *values, bl_err *err) {
+    BL_ASSERT(i < c->n_opts);
+    return (o->given >> i & 1u) != 0 ? BL_OK : set_value(&c->opts[i], what, s, values, err);
+}
+
 int bl_opts_begin(const bl_command *c, int argc, char **argv, void *values, bl_opts *ret) {
     bl_err err;
     if (bl_opts_parse(c, argc, argv, values, ret, &err) != BL_OK) {

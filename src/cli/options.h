@@ -54,6 +54,7 @@ typedef struct {
     double fmin, fmax;   /* F64 */
     const char *choices; /* CHOICE: "int8|f32" */
     const char *env;     /* environment variable that stands in for the option; empty counts as unset */
+    const char *config;  /* key of provider.toml that stands in where neither is given (cli/config_args.h) */
     bl_opt_complete complete;
     const char *group; /* heading in help; NULL: the heading of the entry before */
     const char *doc;   /* one or more sentences without default and range, which are added from the entry */
@@ -111,6 +112,11 @@ bl_code bl_opts_parse(const bl_command *c, int argc, char **argv, void *values, 
 bool bl_opts_given(const bl_command *c, const bl_opts *o, const char *name);
 /* The same without the environment. */
 bool bl_opts_on_command_line(const bl_command *c, const bl_opts *o, const char *name);
+
+/* Sets option i of the table, unless the command line or the environment did. what: where s comes from, for
+ * the message. */
+bl_code bl_opts_set_default(const bl_command *c, size_t i, const bl_opts *o, const char *what, const char *s,
+                            void *values, bl_err *err) BL_MUST_CHECK;
 
 /* The text of --help. */
 bl_code bl_opts_help(const bl_command *c, bl_buf *ret, bl_err *err) BL_MUST_CHECK;

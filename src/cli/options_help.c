@@ -56,6 +56,10 @@ static bl_code facts(const bl_opt *o, bl_buf *b, bl_err *err) {
         BL_TRY(bl_buf_printf(b, err, "%senvironment: %s", sep, o->env));
         sep = "; ";
     }
+    if (o->config != NULL) {
+        BL_TRY(bl_buf_printf(b, err, "%sprovider.toml: %s", sep, o->config));
+        sep = "; ";
+    }
     return sep[0] == ';' ? bl_buf_append_char(b, ')', err) : BL_OK;
 }
 

@@ -35,6 +35,7 @@ static const bl_config_key keys[BL_CONFIG__MAX] = {
                         .doc = "The port of the earlier backend. 'start --local' listens on --port."},
     [BL_CONFIG_MODEL] = {"backend", "model", BL_CONFIG_TEXT, .env = "DARKBLOOM_MODEL",
                          .env_role = BL_CONFIG_ENV_WINS,
+                         .used_by = "run, chat, start, benchmark, tokenize (before it: --model)",
                          .doc = "The model that is taken where a command is given none."},
     [BL_CONFIG_ENABLED_MODELS] = {"backend", "enabled_models", BL_CONFIG_TEXTS, .def = "[]",
                                   .doc = "Offer these models only; empty: every one that can be served."},
@@ -45,18 +46,22 @@ static const bl_config_key keys[BL_CONFIG__MAX] = {
                                    .max = INT32_MAX, .doc = "Models that are loaded at one time."},
     [BL_CONFIG_MAX_CONCURRENT] =
         {"backend", "engine_v2_max_concurrent", BL_CONFIG_U64, .def = "4", .max = MAX_ANY,
+         .used_by = "start (before it: --max-concurrent)",
          .doc = "Requests that are answered at one time. Below 1 counts as 1, above 64 as "
                 "64."},
     [BL_CONFIG_MAX_CONCURRENT_BY_MODEL] = {"backend", "engine_v2_max_concurrent_by_model", BL_CONFIG_MAP_U64,
-                                           .max = MAX_ANY, .doc = "The same for single models, by name."},
+                                           .max = MAX_ANY, .used_by = "start (before it: --max-concurrent)",
+                                           .doc = "The same for single models, by name."},
     [BL_CONFIG_KV_BACKEND] =
         {"backend", "engine_v2_kv_backend", BL_CONFIG_WORD, .def = "\"auto\"",
          .choices = "auto|paged|contiguous", .env = "DARKBLOOM_CBV2_PAGED_KV",
          .env_role = BL_CONFIG_ENV_SWITCH, .env_value = "\"contiguous\"",
+         .used_by = "start (before it: --kv-storage)",
          .doc = "Where keys and values lie; auto is contiguous here. Answers do not depend on "
                 "it. Another word is warned of and counts as auto."},
     [BL_CONFIG_KV_BACKEND_BY_MODEL] = {"backend", "engine_v2_kv_backend_by_model", BL_CONFIG_MAP_WORD,
                                        .choices = "auto|paged|contiguous",
+                                       .used_by = "start (before it: --kv-storage)",
                                        .doc = "The same for single models, by name."},
     [BL_CONFIG_STARTUP_PRELOAD] = {"backend", "startup_preload", BL_CONFIG_BOOL, .def = "true",
                                    .doc = "Load models before the first request."},
@@ -73,10 +78,12 @@ static const bl_config_key keys[BL_CONFIG__MAX] = {
     [BL_CONFIG_MTP_MODE] =
         {"backend", "mtp_mode", BL_CONFIG_CHOICE, .def = "\"auto\"", .choices = "auto|on|off",
          .env = "DARKBLOOM_CBV2_MTP", .env_role = BL_CONFIG_ENV_SWITCH, .env_value = "\"off\"",
+         .used_by = "run, chat, start, benchmark, models info (before it: --mtp-mode)",
          .doc = "Drafting. auto: with the head that a Qwen 3.5 family checkpoint embeds; on: heads "
                 "published separately and mtp_drafter_path too; off: never. docs/mtp.md"},
     [BL_CONFIG_MTP_DRAFTER_PATH] =
         {"backend", "mtp_drafter_path", BL_CONFIG_TEXT,
+         .used_by = "run, chat, start, benchmark, models info (before it: --mtp-drafter-path)",
          .doc = "Folder of a head that is not in the checkpoint; needs mtp_mode = \"on\". "
                 "Blank: none."},
     [BL_CONFIG_PREFILL_DEADLINE_MODE] =

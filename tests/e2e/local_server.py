@@ -20,6 +20,7 @@ class Server:
     def __init__(self, *args, model=TINY, env=None, key=None):
         clean = {k: v for k, v in os.environ.items() if not k.startswith("DARKBLOOM_")}
         clean["XDG_STATE_HOME"] = tempfile.gettempdir() + "/darkbloom-e2e-state"  # not the user's own
+        clean["XDG_CONFIG_HOME"] = tempfile.gettempdir() + "/darkbloom-e2e-config"
         self.log = tempfile.NamedTemporaryFile(prefix="darkbloom-", suffix=".log", delete=False)
         self.process = subprocess.Popen([DARKBLOOM, "start", "--local", "--model", str(model), "--port", "0", *args],
                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.log, text=True,

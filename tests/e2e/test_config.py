@@ -3,13 +3,18 @@ import json
 import os
 import pathlib
 import random
+import re
 import stat
 import subprocess
 import sys
 import threading
 import tomllib
+import urllib.request
 
 import pytest
+
+sys.path.insert(0, os.path.dirname(__file__))
+from local_server import TINY, Server  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DARKBLOOM = os.environ.get("DARKBLOOM", str(ROOT / "build" / "darkbloom"))
@@ -279,6 +284,58 @@ def test_two_writers_both_land(cli, file):
             t.join()
         assert tomllib.loads(file.read_text()) == {"config_version": 3, "backend": {"mtp_mode": "on", "port": 5},
                                                    "gemma_optimizations": {"weighted_r1": False}}
+
+
+# ---- commands take their defaults from it ---------------------------------------------------------------------------------------------
+
+
+def test_options_go_before_the_file(cli, file):
+    def why_not(*args, **env):
+        r = cli("models info", str(TINY), "--json", *args, **env)
+        assert r.returncode == 0, r.stderr
+        return json.loads(r.stdout)["mtp"]["inactive_reason"]
+
+    assert why_not() == "config_disabled"  # auto, and the checkpoint declares nothing
+    put(file, f"config_version = 3\n[backend]\nmodel = '{TINY}'\nmtp_mode = 'on'\n")
+    assert why_not() == "target_unsupported"
+    assert why_not("--mtp-mode", "off") == "config_disabled"
+    assert why_not(DARKBLOOM_CBV2_MTP="off") == "kill_switch_disabled"
+    assert cli("run -p x -n 2 -q --temperature 0").returncode == 0  # the model is the file's
+    assert cli("run -p x -n 2 -q", DARKBLOOM_MODEL="nothing-like-it").returncode == 1
+    put(file, "[backend]\nmodel = '  '\n")
+    fails(cli("run -p x"), 2, "no model given")
+
+
+@pytest.mark.parametrize("line", ["run -p x", "chat", "tokenize", "benchmark", "models info", "start --local"])
+def test_a_wrong_file_stops_models_too(cli, file, line):
+    put(file, "[gemma_optimizations]\nweighted_r1 = 0\n")
+    args = [] if line == "models info" else ["--model"]
+    fails(cli(line, *args, str(TINY)), 1, f"{file}:2: gemma_optimizations.weighted_r1 is 0, allowed: true or false")
+
+
+def serving(file, home, *args, **env):
+    """What the server's log says of the engine, and what /metrics says of its storage."""
+    s = Server(*args, env={"HOME": str(home), "XDG_CONFIG_HOME": str(file.parents[1]), **env})
+    try:
+        with urllib.request.urlopen(f"{s.url}/metrics", timeout=10) as r:
+            storage = re.search(r'kv_storage\{storage="(\w+)",reason="(\w+)"\}', r.read().decode())
+        return int(re.search(r"concurrent=(\d+)", s.log_text())[1]), storage[1], storage[2]
+    finally:
+        s.stop()
+
+
+def test_the_server(file, home):
+    text = "[backend]\nengine_v2_max_concurrent = 2\nengine_v2_kv_backend = 'Paged'\n"
+    put(file, "config_version = 3\n" + text)
+    assert serving(file, home) == (2, "paged", "asked_for")
+    assert serving(file, home, "--max-concurrent", "3", "--kv-storage", "contiguous") == (3, "contiguous", "asked_for")
+    assert serving(file, home, DARKBLOOM_CBV2_PAGED_KV="0") == (2, "contiguous", "kill_switch")
+    by_model = f"[backend.engine_v2_max_concurrent_by_model]\n'{TINY}' = 99\nother = 5\n"
+    put(file, "config_version = 3\n" + text + by_model)
+    assert serving(file, home) == (64, "paged", "asked_for")
+    put(file, text + f"[backend.engine_v2_kv_backend_by_model]\n'{TINY}' = 'contiguous'\n")
+    assert serving(file, home) == (2, "contiguous", "asked_for")
+    assert file.read_text().startswith("config_version = 3\n[backend]\n")  # the server brings it up to date
 
 
 if __name__ == "__main__":
