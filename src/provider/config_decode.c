@@ -198,8 +198,11 @@ static bl_code decode_value(decoder *d, bl_config_id id, const bl_toml_node *nod
     const bl_config_key *k = bl_config_key_of(id);
     switch (k->kind) {
     case BL_CONFIG_BOOL:
+        if (node->kind != BL_TOML_BOOL) {
+            return refuse_key(d, id, node);
+        }
         v->b = node->v.b;
-        return node->kind == BL_TOML_BOOL ? BL_OK : refuse_key(d, id, node);
+        return BL_OK;
     case BL_CONFIG_U64:
         if (!is_number_of(k, node)) {
             return refuse_key(d, id, node);
@@ -210,8 +213,11 @@ static bl_code decode_value(decoder *d, bl_config_id id, const bl_toml_node *nod
     case BL_CONFIG_WORD:
         return decode_words(d, id, node, v);
     case BL_CONFIG_TEXT:
+        if (!is_plain_text(node)) {
+            return refuse_key(d, id, node);
+        }
         v->text = node->v.str.s;
-        return is_plain_text(node) ? BL_OK : refuse_key(d, id, node);
+        return BL_OK;
     case BL_CONFIG_TEXTS:
         v->node = node;
         return decode_texts(d, bl_config_key_name(id, name), node, "an array of strings");
