@@ -15,6 +15,7 @@ typedef struct {
     bl_cli_config_args config;
     bool json;
     const char *env[BL_CONFIG__MAX]; /* of each key's variable */
+    bl_opts_line line;               /* of a command that was named behind the options; or none */
 } config_args;
 
 #define ENV(id, var, what)                                                                                   \
@@ -56,15 +57,42 @@ typedef struct {
     char name[96];
     bl_buf value; /* in force, as it would be written; "" for none */
     bl_config_origin origin;
+    const char *option; /* on the command line that was asked about */
     const bl_config_value *in_file;
 } setting;
+
+/* An option goes before everything but a kill switch. */
+static bl_code overlay_line(const config_args *a, setting *s, bl_err *err) {
+    const bl_opts_line *l = &a->line;
+    bool killed = s->origin == BL_CONFIG_FROM_ENV && s->key->env_role == BL_CONFIG_ENV_SWITCH;
+    for (size_t i = 0; l->command != NULL && !killed && i < l->command->n_opts; i++) {
+        const bl_opt *o = &l->command->opts[i];
+        if (o->config == NULL || strcmp(o->config, s->name) != 0 ||
+            (l->opts.on_command_line >> i & 1u) == 0) {
+            continue;
+        }
+        bl_buf text;
+        bl_buf_init(&text, BL_OPT_MAX_BYTES);
+        bl_code rc = bl_opts_line_value(l, i, &text, err);
+        bl_buf_reset(&s->value);
+        if (rc == BL_OK) {
+            rc = bl_config_typed(s->id, false, o->name, bl_buf_str(&text), &s->value, err);
+        }
+        bl_buf_done(&text);
+        s->origin = BL_CONFIG_FROM_COMMAND_LINE;
+        s->option = o->name;
+        return rc;
+    }
+    return BL_OK;
+}
 
 static bl_code setting_open(const config_args *a, const bl_config *c, bl_config_id id, setting *ret,
                             bl_err *err) {
     *ret = (setting){.id = id, .key = bl_config_key_of(id), .in_file = bl_config_get(c, id)};
     bl_config_key_name(id, ret->name);
     bl_buf_init(&ret->value, 1u << 20);
-    return bl_config_effective(c, id, a->env[id], &ret->value, &ret->origin, err);
+    BL_TRY(bl_config_effective(c, id, a->env[id], &ret->value, &ret->origin, err));
+    return overlay_line(a, ret, err);
 }
 
 static void setting_done(setting *s) {
@@ -89,6 +117,9 @@ static void write_origin(const setting *s, const char *file, char *ret, size_t c
     case BL_CONFIG_FROM_ENV:
         snprintf(ret, cap, "environment %s", s->key->env);
         break;
+    case BL_CONFIG_FROM_COMMAND_LINE:
+        snprintf(ret, cap, "command line --%s", s->option);
+        break;
     }
 }
 
@@ -104,7 +135,7 @@ static bl_code check_all(const config_args *a, const bl_config *c, bl_err *err) 
 }
 
 static bl_code setting_json(const setting *s, json_t **ret, bl_err *err) {
-    static const char *const origins[] = {"default", "file", "environment"};
+    static const char *const origins[] = {"default", "file", "environment", "command line"};
     json_t *value = NULL, *def = NULL;
     BL_TRY(bl_cli_config_json(bl_buf_str(&s->value), &value, err));
     bl_code rc = bl_cli_config_json(s->key->def != NULL ? s->key->def : "", &def, err);
@@ -112,9 +143,10 @@ static bl_code setting_json(const setting *s, json_t **ret, bl_err *err) {
         json_decref(value);
         return rc;
     }
-    *ret = json_pack("{s:s, s:o, s:s, s:o, s:s?, s:s?, s:o}", "key", s->name, "value", value, "source",
+    *ret = json_pack("{s:s, s:o, s:s, s:o, s:s?, s:s?, s:s?, s:o}", "key", s->name, "value", value, "source",
                      origins[s->origin], "default", def, "environment",
-                     s->origin == BL_CONFIG_FROM_ENV ? s->key->env : NULL, "used_by", s->key->used_by, "line",
+                     s->origin == BL_CONFIG_FROM_ENV ? s->key->env : NULL, "option", s->option, "used_by",
+                     s->key->used_by, "line",
                      s->in_file->in_file ? json_integer(s->in_file->line) : json_null());
     if (*ret == NULL) {
         BL_FAIL(err, BL_ENOMEM, "no memory for the settings");
@@ -149,11 +181,13 @@ static int run_show(int argc, char **argv);
 static const bl_command show_command = {
     .name = "config show",
     .summary = "Show every setting and where its value comes from",
-    .usage = "[--json] [--config FILE]",
+    .usage = "[--json] [--config FILE] [-- COMMAND [its options]]",
     .about =
         "Shows the value in force of every key of provider.toml and its origin: the default, the line of the "
-        "file, or the environment variable. What options of a command say goes before all of these for that "
-        "command; 'darkbloom config explain KEY' names them.",
+        "file, or the environment variable. With a command behind --, what its options make of that; it is "
+        "not run.",
+    .examples = "  darkbloom config show\n"
+                "  darkbloom config show -- start --local --max-concurrent 8 --mtp-mode off\n",
     .opts = options,
     .n_opts = BL_COUNTOF(options),
     .run = run_show,
@@ -209,18 +243,38 @@ static bl_code show_table(const config_args *a, const bl_config *c, bl_err *err)
     return BL_OK;
 }
 
+/* What stands behind "--". */
+static bl_code read_line(config_args *a, int argc, char **argv, bl_err *err) {
+    for (size_t i = 0; i < bl_n_commands; i++) {
+        if (strcmp(bl_commands[i]->name, argv[0]) == 0) {
+            return bl_opts_line_read(bl_commands[i], argc, argv, &a->line, err);
+        }
+    }
+    BL_FAIL(err, BL_EINVAL, "unknown command '%.60s' behind --", argv[0]);
+}
+
 static int run_show(int argc, char **argv) {
     config_args a = {0}; /* env: keys without a variable have no option that fills it */
     bl_opts o;
     bl_err err;
     bl_config *c = NULL;
-    int status = begin(&show_command, argc, argv, &a, &o, &c);
+    int n = 1;
+    while (n < argc && strcmp(argv[n], "--") != 0) {
+        n++;
+    }
+    int status = begin(&show_command, n, argv, &a, &o, &c);
     if (status >= 0) {
         return status;
     }
-    bl_code rc = a.json ? show_json(&a, c, &err) : show_table(&a, c, &err);
+    if (n + 1 < argc && read_line(&a, argc - n - 1, argv + n + 1, &err) != BL_OK) {
+        status = wrong_usage(&err);
+    } else {
+        status = (a.json ? show_json(&a, c, &err) : show_table(&a, c, &err)) == BL_OK ? BL_EXIT_OK
+                                                                                      : bl_cli_fail(&err);
+    }
+    bl_opts_line_free(&a.line);
     bl_config_free(c);
-    return rc == BL_OK ? BL_EXIT_OK : bl_cli_fail(&err);
+    return status;
 }
 
 /* ---- get --------------------------------------------------------------------------------------- */

@@ -99,12 +99,8 @@ static bl_code set_option(filling *f, size_t i, const char *what, const char *te
     return bl_opts_set_default(f->c, i, f->o, what, text, f->values, err);
 }
 
-/* Out of range is warned of by the loader, and counts as the end of it. */
-static bl_code set_number(filling *f, size_t i, bl_config_id id, const char *what, uint64_t v, bl_err *err) {
+static bl_code set_number(filling *f, size_t i, const char *what, uint64_t v, bl_err *err) {
     char digits[24];
-    if (id == BL_CONFIG_MAX_CONCURRENT) {
-        v = BL_MIN(BL_MAX(v, (uint64_t)1), (uint64_t)BL_MAX_CONCURRENT);
-    }
     snprintf(digits, sizeof digits, "%llu", (unsigned long long)v);
     return set_option(f, i, what, digits, err);
 }
@@ -128,7 +124,7 @@ static bl_code set_general(filling *f, size_t i, bl_config_id id, bl_err *err) {
     snprintf(what, sizeof what, "%s (line %u)", bl_config_key_name(id, name), v->line);
     switch (bl_config_key_of(id)->kind) {
     case BL_CONFIG_U64:
-        return set_number(f, i, id, what, v->u, err);
+        return set_number(f, i, what, v->u, err);
     case BL_CONFIG_CHOICE:
     case BL_CONFIG_WORD:
         return set_option(f, i, what, v->text, err);
@@ -145,7 +141,9 @@ static bl_code set_for_model(filling *f, size_t i, bl_config_id id, const char *
     uint32_t word = 0;
     if (id == BL_CONFIG_MAX_CONCURRENT &&
         bl_config_map_u64(f->config, BL_CONFIG_MAX_CONCURRENT_BY_MODEL, model, &n)) {
-        return set_number(f, i, id, "backend.engine_v2_max_concurrent_by_model", n, err);
+        n = BL_MIN(BL_MAX(n, (uint64_t)1),
+                   (uint64_t)BL_MAX_CONCURRENT); /* as the loader takes the key for all */
+        return set_number(f, i, "backend.engine_v2_max_concurrent_by_model", n, err);
     }
     if (id == BL_CONFIG_KV_BACKEND &&
         bl_config_map_word(f->config, BL_CONFIG_KV_BACKEND_BY_MODEL, model, &word)) {

@@ -142,14 +142,18 @@ static bl_code set_value(const bl_opt *o, const char *what, const char *s, void 
     BL_FAIL(err, BL_EINTERNAL, "option table holds kind %d", (int)o->kind);
 }
 
-static void zero_value(const bl_opt *o, void *values) {
+static size_t value_size(const bl_opt *o) {
     static const size_t sizes[BL_OPT__MAX] = {
         [BL_OPT_FLAG] = sizeof(bool),        [BL_OPT_TEXT] = sizeof(char *),
         [BL_OPT_LIST] = sizeof(bl_opt_list), [BL_OPT_U32] = sizeof(uint32_t),
         [BL_OPT_U64] = sizeof(uint64_t),     [BL_OPT_F64] = sizeof(double),
         [BL_OPT_CHOICE] = sizeof(uint32_t),
     };
-    memset((char *)values + o->offset, 0, sizes[o->kind]);
+    return sizes[o->kind];
+}
+
+static void zero_value(const bl_opt *o, void *values) {
+    memset((char *)values + o->offset, 0, value_size(o));
 }
 
 /* Environment first, default second; the command line overrides both later. */
@@ -342,6 +346,64 @@ int bl_opts_begin(const bl_command *c, int argc, char **argv, void *values, bl_o
     }
     bl_buf_done(&text);
     return status;
+}
+
+/* ---- a command line without its command ---------------------------------------------------------- */
+
+bl_code bl_opts_line_read(const bl_command *c, int argc, char **argv, bl_opts_line *ret, bl_err *err) {
+    bl_opts_line l = {.command = c};
+    size_t size = 1;
+    for (size_t i = 0; i < c->n_opts; i++) {
+        size = BL_MAX(size, c->opts[i].offset + value_size(&c->opts[i]));
+    }
+    l.values = bl_alloc(size);
+    if (l.values == NULL) {
+        BL_FAIL(err, BL_ENOMEM, "no memory for the options of '%s'", c->name);
+    }
+    bl_code rc = bl_opts_parse(c, argc, argv, l.values, &l.opts, err);
+    if (rc != BL_OK) {
+        bl_opts_line_free(&l);
+        return rc;
+    }
+    *ret = l;
+    return BL_OK;
+}
+
+void bl_opts_line_free(bl_opts_line *l) {
+    bl_free(l->values);
+    *l = (bl_opts_line){0};
+}
+
+bl_code bl_opts_line_value(const bl_opts_line *l, size_t i, bl_buf *ret, bl_err *err) {
+    const bl_opt *o = &l->command->opts[i];
+    const char *field = (const char *)l->values + o->offset;
+    uint32_t u32 = 0;
+    uint64_t u64 = 0;
+    const char *text = NULL;
+    switch (o->kind) {
+    case BL_OPT_TEXT:
+        memcpy(&text, field, sizeof(text));
+        return bl_buf_append_str(ret, text != NULL ? text : "", err);
+    case BL_OPT_U32:
+        memcpy(&u32, field, sizeof(u32));
+        return bl_buf_printf(ret, err, "%u", (unsigned)u32);
+    case BL_OPT_U64:
+        memcpy(&u64, field, sizeof(u64));
+        return bl_buf_printf(ret, err, "%llu", (unsigned long long)u64);
+    case BL_OPT_CHOICE:
+        memcpy(&u32, field, sizeof(u32));
+        text = o->choices;
+        while (u32-- > 0) {
+            text += strcspn(text, "|") + 1;
+        }
+        return bl_buf_append(ret, text, strcspn(text, "|"), err);
+    case BL_OPT_FLAG:
+    case BL_OPT_LIST:
+    case BL_OPT_F64:
+    case BL_OPT__MAX:
+        break;
+    }
+    BL_FAIL(err, BL_EINTERNAL, "option '--%s' has no such value", o->name);
 }
 
 int bl_opts_run_sub(const bl_command *c, int argc, char **argv) {

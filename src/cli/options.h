@@ -113,6 +113,19 @@ bool bl_opts_given(const bl_command *c, const bl_opts *o, const char *name);
 /* The same without the environment. */
 bool bl_opts_on_command_line(const bl_command *c, const bl_opts *o, const char *name);
 
+/* What a command line says, without the command: for showing it. *ret is freed with bl_opts_line_free. */
+typedef struct {
+    const bl_command *command;
+    bl_opts opts;
+    void *values;
+} bl_opts_line;
+/* argv[0] is the command's name, as bl_opts_parse takes it. */
+bl_code bl_opts_line_read(const bl_command *c, int argc, char **argv, bl_opts_line *ret,
+                          bl_err *err) BL_MUST_CHECK;
+void bl_opts_line_free(bl_opts_line *l);
+/* The value of option i as a user would write it: "8", "paged", "/a/path". TEXT, CHOICE and numbers only. */
+bl_code bl_opts_line_value(const bl_opts_line *l, size_t i, bl_buf *ret, bl_err *err) BL_MUST_CHECK;
+
 /* Sets option i of the table, unless the command line or the environment did. what: where s comes from, for
  * the message. */
 bl_code bl_opts_set_default(const bl_command *c, size_t i, const bl_opts *o, const char *what, const char *s,

@@ -160,7 +160,12 @@ bl_code bl_config_write_value(const bl_config *c, bl_config_id id, bl_buf *ret, 
 
 /* ---- what is in force ---------------------------------------------------------------------------------- */
 
-typedef enum { BL_CONFIG_FROM_DEFAULT, BL_CONFIG_FROM_FILE, BL_CONFIG_FROM_ENV } bl_config_origin;
+typedef enum {
+    BL_CONFIG_FROM_DEFAULT,
+    BL_CONFIG_FROM_FILE,
+    BL_CONFIG_FROM_ENV,
+    BL_CONFIG_FROM_COMMAND_LINE /* said by cli/ alone */
+} bl_config_origin;
 
 /* The value in force, as it would be written, appended to *ret; env is the variable's value, NULL or "" when
  * unset. BL_EINVAL: the variable holds what the key does not take. */
@@ -171,6 +176,9 @@ bl_code bl_config_effective(const bl_config *c, bl_config_id id, const char *env
  * appended. what: the key or variable, for the message. BL_EINVAL says what is allowed. */
 bl_code bl_config_typed(bl_config_id id, bool entry, const char *what, const char *typed, bl_buf *ret,
                         bl_err *err) BL_MUST_CHECK;
+
+/* The file's text as this version would have it, appended; as it is where nothing is to be done. */
+bl_code bl_config_migrated_text(const bl_config *c, bl_buf *ret, bl_err *err) BL_MUST_CHECK;
 
 /* ---- changing the file --------------------------------------------------------------------------------- */
 

@@ -381,10 +381,12 @@ static void look_at_version(bl_config *c) {
 }
 
 static void look_at_values(bl_config *c) {
-    const bl_config_value *n = &c->values[BL_CONFIG_MAX_CONCURRENT];
-    if (n->in_file && (n->u < 1 || n->u > BL_MAX_CONCURRENT)) {
-        config_warn(c, n->line, "backend.engine_v2_max_concurrent is %llu, taken as %u",
-                    (unsigned long long)n->u, n->u < 1 ? 1u : BL_MAX_CONCURRENT);
+    bl_config_value *n = &c->values[BL_CONFIG_MAX_CONCURRENT];
+    uint64_t taken = BL_MIN(BL_MAX(n->u, (uint64_t)1), (uint64_t)BL_MAX_CONCURRENT);
+    if (n->u != taken) {
+        config_warn(c, n->line, "backend.engine_v2_max_concurrent is %llu, taken as %llu",
+                    (unsigned long long)n->u, (unsigned long long)taken);
+        n->u = taken;
     }
     const bl_config_value *path = &c->values[BL_CONFIG_MTP_DRAFTER_PATH];
     if (path->in_file && !bl_word_is_blank(path->text) &&

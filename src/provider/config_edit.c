@@ -126,36 +126,24 @@ typedef struct {
     char with[64];
 } patch;
 
-/* The patches, which do not overlap, in the order of the text. */
-static bl_code apply(bl_config_edit *e, patch *s, size_t n, bl_err *err) {
+/* The text with the patches, which do not overlap, appended to *ret. */
+static bl_code apply(const bl_config *c, patch *s, size_t n, bl_buf *ret, bl_err *err) {
     size_t len = 0;
     uint32_t at = 0;
-    const char *old = bl_toml_text(e->now->doc, &len);
-    bl_buf text;
-    bl_buf_init(&text, BL_TOML_MAX_BYTES);
-    bl_code rc = BL_OK;
-    for (size_t i = 0; i < n && rc == BL_OK; i++) {
-        for (size_t k = i + 1; k < n; k++) {
+    const char *old = bl_toml_text(c->doc, &len);
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = i + 1; k < n; k++) { /* the next in the order of the text */
             if (s[k].at < s[i].at) {
                 patch t = s[i];
                 s[i] = s[k];
                 s[k] = t;
             }
         }
-        rc = bl_buf_append(&text, old + at, s[i].at - at, err);
+        BL_TRY(bl_buf_append(ret, old + at, s[i].at - at, err));
+        BL_TRY(bl_buf_append_str(ret, s[i].with, err));
         at = s[i].end;
-        if (rc == BL_OK) {
-            rc = bl_buf_append_str(&text, s[i].with, err);
-        }
     }
-    if (rc == BL_OK) {
-        rc = bl_buf_append(&text, old + at, len - at, err);
-    }
-    if (rc == BL_OK) {
-        rc = take_text(e, &text, err);
-    }
-    bl_buf_done(&text);
-    return rc;
+    return bl_buf_append(ret, old + at, len - at, err);
 }
 
 /* The stamp where it stands, or in front of everything: it has to be above the first table. */
@@ -177,27 +165,36 @@ static patch stamp(const bl_config *c) {
 }
 
 /* All at once: what a value means depends on the version beside it. */
-bl_code bl_config_edit_migrate(bl_config_edit *e, bl_err *err) {
-    const bl_config *c = e->now;
+bl_code bl_config_migrated_text(const bl_config *c, bl_buf *ret, bl_err *err) {
     patch s[4];
     size_t n = 0;
-    if (c->version >= BL_CONFIG_VERSION) {
-        return BL_OK;
+    if (c->version < BL_CONFIG_VERSION) {
+        s[n++] = stamp(c);
     }
-    s[n++] = stamp(c);
-    if (bl_config_get(c, BL_CONFIG_MAX_CONCURRENT)->migrated) {
+    if (n > 0 && bl_config_get(c, BL_CONFIG_MAX_CONCURRENT)->migrated) {
         const bl_toml_node *backend = bl_toml_find(bl_toml_root(c->doc), "backend");
         const bl_toml_node *node = bl_toml_find(backend, "engine_v2_max_concurrent");
         s[n] = (patch){.at = node->at, .end = node->end};
         snprintf(s[n++].with, sizeof s[0].with, "%u", CONFIG_CURRENT_CONCURRENCY);
     }
-    if (bl_config_get(c, BL_CONFIG_MTP_MODE)->migrated) {
+    if (n > 0 && bl_config_get(c, BL_CONFIG_MTP_MODE)->migrated) {
         const bl_toml_node *node = c->legacy_mtp;
         s[n++] = (patch){.at = node->key_at, .end = node->key_end, .with = "mtp_mode"};
         s[n] = (patch){.at = node->at, .end = node->end};
         snprintf(s[n++].with, sizeof s[0].with, "\"%s\"", bl_config_get(c, BL_CONFIG_MTP_MODE)->text);
     }
-    return apply(e, s, n, err);
+    return apply(c, s, n, ret, err);
+}
+
+bl_code bl_config_edit_migrate(bl_config_edit *e, bl_err *err) {
+    bl_buf text;
+    bl_buf_init(&text, BL_TOML_MAX_BYTES);
+    bl_code rc = bl_config_migrated_text(e->now, &text, err);
+    if (rc == BL_OK) {
+        rc = take_text(e, &text, err);
+    }
+    bl_buf_done(&text);
+    return rc;
 }
 
 /* ---- a value ------------------------------------------------------------------------------------------- */

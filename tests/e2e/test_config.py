@@ -156,7 +156,7 @@ def test_the_verdict_of_another_reader(cli, file):
 def test_sources(cli, file):
     put(file, "config_version = 3\n[backend]\nmtp_mode = 'on'\nengine_v2_kv_backend = 'paged'\n")
     assert value(cli, "mtp_mode") | {"used_by": 0} == {"key": "backend.mtp_mode", "value": "on", "source": "file", "default": "auto",
-                                                       "environment": None, "used_by": 0, "line": 3}
+                                                       "environment": None, "option": None, "used_by": 0, "line": 3}
     assert value(cli, "mtp_mode", DARKBLOOM_CBV2_MTP=" No ")["value"] == "off"
     assert value(cli, "mtp_mode", DARKBLOOM_CBV2_MTP="1")["value"] == "on"
     assert value(cli, "engine_v2_kv_backend", DARKBLOOM_CBV2_PAGED_KV="0")["environment"] == "DARKBLOOM_CBV2_PAGED_KV"
@@ -168,6 +168,24 @@ def test_sources(cli, file):
     assert 'backend.mtp_mode                            "off"           environment DARKBLOOM_CBV2_MTP\n' in shown
     assert 'backend.engine_v2_kv_backend                "paged"         provider.toml:4\n' in shown
     assert "backend.port                                8100            default\n" in shown
+
+
+def test_what_a_command_line_makes_of_it(cli, file):
+    put(file, "config_version = 3\n[backend]\nmtp_mode = 'on'\nengine_v2_kv_backend = 'paged'\nengine_v2_max_concurrent = 99\n")
+    line = "config show --json -- start --local --model x --max-concurrent 8 --kv-storage contiguous --mtp-drafter-path"
+    for env, kv in (({}, ("contiguous", "command line")), ({"DARKBLOOM_CBV2_PAGED_KV": "0"}, ("contiguous", "environment"))):
+        r = cli(line, "/a b", **env)
+        assert r.returncode == 0 and "is 99, taken as 64" in r.stderr
+        keys = {k["key"]: k for k in json.loads(r.stdout)["keys"]}
+        assert (keys["backend.engine_v2_max_concurrent"]["value"], keys["backend.engine_v2_max_concurrent"]["option"]) == (8, "max-concurrent")
+        assert keys["backend.mtp_drafter_path"]["value"] == "/a b"
+        assert (keys["backend.engine_v2_kv_backend"]["value"], keys["backend.engine_v2_kv_backend"]["source"]) == kv
+        assert keys["backend.mtp_mode"]["source"] == "file"
+    assert re.search(r'engine_v2_max_concurrent +8 +command line --max-concurrent\n', cli("config show -- start --max-concurrent 8").stdout)
+    assert re.search(r'engine_v2_max_concurrent +64 +provider.toml:5\n', cli("config show -- start").stdout)
+    for bad, what in (("nope", "unknown command 'nope' behind --"), ("start --max-concurrent 0", "--max-concurrent is 0, allowed: 1 to 64")):
+        r = cli(f"config show -- {bad}")
+        assert (r.returncode, r.stdout) == (2, "") and what in r.stderr
 
 
 def test_every_variable_is_read_and_explained(cli):
