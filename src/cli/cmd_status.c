@@ -8,11 +8,14 @@
 #include "base/clock.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/config_args.h"
+#include "provider/beta.h"
 #include "provider/state.h"
 
 typedef struct {
     bl_cli_store_args store;
     bl_cli_state_args state;
+    bl_cli_config_args config;
     bool json;
 } status_args;
 
@@ -20,6 +23,7 @@ static const bl_opt options[] = {
     {BL_OPT_FLAG_AT(status_args, json), .name = "json", .group = "Output", .doc = "Print one JSON object."},
     {BL_OPT_TEXT_AT(status_args, store.home), .env = "HOME", .doc = "The user's folder, ~ below."},
     BL_CLI_STATE_OPTIONS(status_args),
+    BL_CLI_CONFIG_OPTIONS(status_args),
 };
 
 /* "12 s", "3 min", "5 h", "2 days" */
@@ -85,11 +89,24 @@ static void print_state(const bl_state *s, bool live) {
     }
 }
 
-/* {"running": true, "stale": false, "stateFile": "...", "state": {...}} */
-static bl_code print_json(const char *path, const bl_state *s, bool live, bl_err *err) {
+/* What the configuration asks for: {"mtp": "auto", ...}. What a server does is in its state. */
+static json_t *beta_json(const bl_config *c) {
+    size_t n = 0;
+    const bl_beta_feature *all = bl_beta_features(&n);
+    json_t *j = json_object();
+    for (size_t i = 0; i < n; i++) {
+        (void)json_object_set_new(j, all[i].id,
+                                  json_string(bl_beta_state_name(bl_beta_requested(&all[i], c))));
+    }
+    return j;
+}
+
+/* {"running": true, "stale": false, "stateFile": "...", "beta": {...}, "state": {...}} */
+static bl_code print_json(const char *path, const bl_state *s, bool live, const bl_config *c, bl_err *err) {
     json_t *j =
         json_pack("{s:b, s:b, s:s}", "running", (int)live, "stale", (int)(s && !live), "stateFile", path);
     if (j) {
+        (void)json_object_set_new(j, "beta", beta_json(c));
         (void)json_object_set_new(j, "state", s ? bl_state_to_json(s) : json_null());
     }
     return bl_cli_print_json(j, err);
@@ -115,21 +132,29 @@ static int run_status(int argc, char **argv) {
     status_args a;
     bl_opts o;
     bl_err err;
-    char path[BL_STORE_MAX_PATH];
+    char path[BL_STORE_MAX_PATH], beta[160];
+    bl_config *c = NULL;
     bl_state *s = NULL;
     int status = bl_opts_begin(&bl_command_status, argc, argv, &a, &o);
     if (status >= 0) {
         return status;
     }
-    bl_code rc = read_state(&a, path, &s, &err);
+    bl_code rc = bl_cli_config_open(&a.config, a.store.home, &c, &err);
+    if (rc == BL_OK) {
+        rc = read_state(&a, path, &s, &err);
+    }
     bool live = rc == BL_OK && s && bl_state_is_live(s);
     if (rc == BL_OK && a.json) {
-        rc = print_json(path, s, live, &err);
+        rc = print_json(path, s, live, c, &err);
     } else if (rc == BL_OK && s) {
         print_state(s, live);
     } else if (rc == BL_OK) {
         puts("server       not running");
     }
+    if (rc == BL_OK && !a.json) {
+        printf("beta         %s\n", bl_beta_line(c, beta));
+    }
+    bl_config_free(c);
     bl_free(s);
     if (rc != BL_OK) {
         return bl_cli_fail(&err);
@@ -144,7 +169,7 @@ const bl_command bl_command_status = {
     .about =
         "Reads what 'darkbloom start' wrote when it began to serve: process, address, model, how keys and "
         "values are stored, and whether tokens are drafted ahead. A state whose process is gone is called "
-        "stale.\n"
+        "stale. Below it the beta features, as the configuration asks for them.\n"
         "\n"
         "Exit status: 0 while a server runs, 1 otherwise.",
     .examples = "  darkbloom status\n"

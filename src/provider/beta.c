@@ -1,5 +1,6 @@
 #include "provider/beta.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -71,6 +72,19 @@ bl_beta_state bl_beta_requested(const bl_beta_feature *f, const bl_config *c) {
 bool bl_beta_is_pinned(const bl_beta_feature *f, const bl_config *c, bool on) {
     const bl_config_value *v = bl_config_get(c, f->key);
     return v->in_file && !v->migrated && bl_beta_requested(f, c) == (on ? BL_BETA_ON : BL_BETA_OFF);
+}
+
+const char *bl_beta_line(const bl_config *c, char ret[160]) {
+    size_t n = 0;
+    ret[0] = '\0';
+    for (size_t i = 0; i < BL_COUNTOF(features); i++) {
+        bl_beta_state s = bl_beta_requested(&features[i], c);
+        int w = snprintf(ret + n, 160 - n, "%s%s=%s%s", i > 0 ? " " : "", features[i].id,
+                         bl_beta_state_name(s), s == BL_BETA_AUTO ? " (model-aware)" : "");
+        BL_ASSERT(w > 0 && n + (size_t)w < 160);
+        n += (size_t)w;
+    }
+    return ret;
 }
 
 bl_code bl_beta_set(const char *path, const bl_beta_feature *f, bool on, bool *ret_written, bl_err *err) {

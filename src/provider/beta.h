@@ -31,6 +31,9 @@ bl_beta_state bl_beta_requested(const bl_beta_feature *f, const bl_config *c);
  * means. */
 bool bl_beta_is_pinned(const bl_beta_feature *f, const bl_config *c, bool on);
 
+/* Every feature on one line: "gemma-weighted-r1=on mtp=auto (model-aware)". Returns ret. */
+const char *bl_beta_line(const bl_config *c, char ret[160]);
+
 /* Pins on or off in the file. *ret_written false: it was pinned already, and nothing was touched. */
 bl_code bl_beta_set(const char *path, const bl_beta_feature *f, bool on, bool *ret_written,
                     bl_err *err) BL_MUST_CHECK;

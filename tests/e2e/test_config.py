@@ -26,7 +26,7 @@ VARIABLES = {
     "provider.auto_update": "DARKBLOOM_NO_UPDATE_CHECK",
     "backend.prefill_deadline_mode": "DARKBLOOM_PREFILL_DEADLINE_MODE",
 }
-READERS = ("config show", "config show --json", "config get mtp_mode", "config explain", "beta", "beta list --json", "beta status")
+READERS = ("status", "status --json", "config show", "config show --json", "config get mtp_mode", "config explain", "beta", "beta list --json", "beta status")
 WRITERS = ("config set weighted_r1 true", "beta enable mtp", "beta disable gemma-weighted-r1")
 
 
@@ -276,6 +276,10 @@ def test_beta(cli, file):
         assert json.loads(cli(f"beta {mode} mtp --json").stdout)["written"] is True
         assert cli("config get mtp_mode").stdout == f"{state}\n"
         assert json.loads(cli(f"beta {mode} mtp --json").stdout)["written"] is False
+    status = cli("status")
+    assert status.stdout.splitlines()[-1] == "beta         gemma-prefill-layer18=on gemma-weighted-r1=on mtp=off"
+    assert json.loads(cli("status --json").stdout)["beta"] == {"gemma-prefill-layer18": "on", "gemma-weighted-r1": "on", "mtp": "off"}
+    assert cli("status --config none.toml").stdout.endswith("mtp=auto (model-aware)\n")
     assert "disabled, line " in cli("beta status mtp").stdout and "[off]  mtp " in cli("beta").stdout
 
 
