@@ -30,8 +30,12 @@ typedef struct {
         queue_timeout_s;
     uint32_t kv_storage, prefix_cache; /* choices */
     uint64_t kv_bytes, prefix_cache_bytes;
-    const char *paged_switch;
+    const char *paged_switch, *retired[9];
 } start_args;
+
+/* A variable of earlier versions, without effect. */
+#define RETIRED(i, var)                                                                                      \
+    { BL_OPT_TEXT_AT(start_args, retired[i]), .env = var }
 
 static const bl_opt options[] = {
     BL_CLI_MODEL_OPTION(start_args),
@@ -104,6 +108,15 @@ static const bl_opt options[] = {
     {BL_OPT_U64_AT(start_args, prefix_cache_bytes), .name = "prefix-cache-bytes", .arg = "BYTES",
      .env = "DARKBLOOM_PREFIX_CACHE_MEMORY",
      .doc = "Its memory; without it an eighth of what is left, at most 4 GiB."},
+    RETIRED(0, "DARKBLOOM_ENGINE_V2"),
+    RETIRED(1, "DARKBLOOM_ENGINE_V2_MODELS"),
+    RETIRED(2, "DARKBLOOM_COMPILED_DECODE"),
+    RETIRED(3, "DARKBLOOM_GEMMA_B1_FAST_PATH"),
+    RETIRED(4, "DARKBLOOM_B1_GREEDY_FAST_PATH"),
+    RETIRED(5, "DARKBLOOM_KV_GPTOSS_KERNEL"),
+    RETIRED(6, "DARKBLOOM_ADAPTIVE_PREFILL_ALLOW_8192"),
+    RETIRED(7, "DARKBLOOM_KV_CAPTURE_MAX_INFLIGHT"),
+    RETIRED(8, "DARKBLOOM_PREFIX_CACHE_MIN_PERSIST_TOKENS"),
     BL_CLI_ENGINE_OPTIONS(start_args),
     BL_CLI_CONFIG_OPTIONS(start_args),
     BL_CLI_STORE_OPTIONS(start_args),
@@ -407,6 +420,16 @@ static bl_code serve(const start_args *a, signal_watch *w, bl_err *err) {
     return rc;
 }
 
+static void warn_retired(const start_args *a) {
+    for (size_t i = 0; i < BL_COUNTOF(options); i++) {
+        size_t first = offsetof(start_args, retired), at = options[i].offset;
+        if (at >= first && at < first + sizeof a->retired &&
+            a->retired[(at - first) / sizeof a->retired[0]]) {
+            bl_cli_errorf("warning: %s has no effect any more", options[i].env);
+        }
+    }
+}
+
 int bl_cmd_start(int argc, char **argv) {
     start_args a = {0};
     bl_opts o;
@@ -416,6 +439,7 @@ int bl_cmd_start(int argc, char **argv) {
         return status;
     }
     bl_cli_config_migrate(&a.config, a.store.home);
+    warn_retired(&a);
     if (check_args(&o, &a, &err) != BL_OK) {
         bl_cli_errorf("%s (see 'darkbloom start --help')", err.msg);
         return BL_EXIT_USAGE;

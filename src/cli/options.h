@@ -57,7 +57,8 @@ typedef struct {
     const char *config;  /* key of provider.toml that stands in where neither is given (cli/config_args.h) */
     bl_opt_complete complete;
     const char *group; /* heading in help; NULL: the heading of the entry before */
-    const char *doc;   /* one or more sentences without default and range, which are added from the entry */
+    const char *doc;   /* one or more sentences without default and range, which are added from the entry;
+                          NULL: not in help (variables without effect) */
 } bl_opt;
 
 /* Entry heads: {BL_OPT_U32_AT(run_args, max_tokens), .name = "max-tokens", ...}. The field's type is checked

@@ -116,7 +116,7 @@ static bl_code options_section(const bl_command *c, bool named, bl_buf *out, bl_
     const char *group = NULL;
     for (size_t i = 0; i < c->n_opts; i++) {
         const bl_opt *o = &c->opts[i];
-        if ((o->name != NULL) != named) {
+        if ((o->name != NULL) != named || o->doc == NULL) {
             continue;
         }
         const char *heading = named ? (o->group != NULL ? o->group

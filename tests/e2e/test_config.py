@@ -360,5 +360,14 @@ def test_the_server(file, home):
     assert file.read_text().startswith("config_version = 3\n[backend]\n")  # the server brings it up to date
 
 
+def test_variables_of_earlier_versions_are_warned_of(cli):
+    r = cli("start --local --model nothing-like-it", DARKBLOOM_ENGINE_V2="1", DARKBLOOM_KV_CAPTURE_MAX_INFLIGHT="2")
+    lines = r.stderr.splitlines()
+    assert r.returncode == 1 and [w for w in lines if "no effect any more" in w] == [
+        "darkbloom: warning: DARKBLOOM_ENGINE_V2 has no effect any more",
+        "darkbloom: warning: DARKBLOOM_KV_CAPTURE_MAX_INFLIGHT has no effect any more"]
+    assert "DARKBLOOM_ENGINE_V2" not in cli("start --help").stdout
+
+
 if __name__ == "__main__":
     sys.exit(pytest.main([__file__]))
