@@ -153,6 +153,9 @@ static bl_code measure(const embed_args *a, const char *out, const bl_ids *ids, 
     bl_cli_progress_init(&bar, "loading", 0);
     o.progress = a->quiet || !bar.is_terminal ? NULL : show;
     o.progress_user = &bar;
+    if (!a->quiet) {
+        fprintf(stderr, "measuring the drafts on %zu tokens\n", ids->n);
+    }
     bl_code rc = bl_model_measure_draft(&o, ids->ids, ids->n, go_on, NULL, ret, err);
     bl_cli_progress_clear(&bar);
     bl_free(path);

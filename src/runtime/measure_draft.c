@@ -20,6 +20,9 @@ typedef struct {
     bl_kv_pool *pool;
     bl_kv_seq *seq;
     int32_t *best; /* [PIECE] the model's own choice behind each row */
+    bool (*go_on)(void *user, uint64_t done, uint64_t total);
+    void *user;
+    uint64_t n_done, n_total; /* tokens of the text */
 } machine;
 
 static void close_machine(machine *m) {
@@ -61,6 +64,27 @@ static bl_code open_machine(machine *m, const bl_engine_options *options, bl_err
     return BL_OK;
 }
 
+/* Asked often: a layer of a large model takes a second on a small machine. */
+static bl_code check_going(const machine *m, bl_err *err) {
+    if (m->go_on && !m->go_on(m->user, m->n_done, m->n_total)) {
+        BL_FAIL(err, BL_ECANCEL, "interrupted after %" PRIu64 " of %" PRIu64 " tokens", m->n_done,
+                m->n_total);
+    }
+    return BL_OK;
+}
+
+/* The trunk, a layer at a time. */
+static bl_code run_trunk(machine *m, bl_err *err) {
+    const bl_model *model = m->l.model;
+    for (size_t from = 0, to; from < model->select_op; from = to) {
+        for (to = from + 1; to < model->select_op && model->ops[to].layer == model->ops[from].layer; to++) {
+        }
+        BL_TRY(check_going(m, err));
+        BL_TRY(bl_exec_run(m->exec, from, to, err));
+    }
+    return BL_OK;
+}
+
 typedef bl_code head_fn(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err);
 
 /* The likeliest token of every row of the step. */
@@ -71,6 +95,7 @@ static bl_code choices(machine *m, head_fn *head, uint32_t n, int32_t *ret, bl_e
         for (uint32_t i = 0; i < k; i++) {
             rows[i] = r + i;
         }
+        BL_TRY(check_going(m, err));
         BL_TRY(head(m->exec, rows, k, err));
         for (uint32_t i = 0; i < k; i++) {
             ret[r + i] = bl_exec_likeliest(m->exec, i);
@@ -102,7 +127,7 @@ static bl_code measure_piece(machine *m, const int32_t *ids, uint32_t n, bl_draf
     bl_kv_seq_commit(m->seq, n);
     bl_exec_begin(m->exec);
     bl_exec_add(m->exec, m->seq, ids, n, 0);
-    BL_TRY(bl_exec_run(m->exec, 0, m->l.model->select_op, err));
+    BL_TRY(run_trunk(m, err));
     BL_TRY(choices(m, bl_exec_head, n, m->best, err));
     BL_TRY(bl_exec_hidden(m->exec, err));
     for (uint32_t depth = 1; depth <= BL_DRAFT_MEASURED; depth++) {
@@ -111,9 +136,7 @@ static bl_code measure_piece(machine *m, const int32_t *ids, uint32_t n, bl_draf
     return BL_OK;
 }
 
-static bl_code measure(machine *m, const int32_t *tokens, size_t n,
-                       bool (*go_on)(void *user, uint64_t done, uint64_t total), void *user,
-                       bl_draft_agreement *ret, bl_err *err) {
+static bl_code measure(machine *m, const int32_t *tokens, size_t n, bl_draft_agreement *ret, bl_err *err) {
     uint32_t n_vocab = m->l.model->cfg.n_vocab;
     for (size_t i = 0; i < n; i++) {
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= n_vocab) {
@@ -122,14 +145,11 @@ static bl_code measure(machine *m, const int32_t *tokens, size_t n,
         }
     }
     bl_draft_agreement sum = {0};
-    size_t at = 0;
-    while (n - at > BL_DRAFT_MEASURED) { /* what is left of the text says nothing about the last depth */
+    /* what is left of the text in the end says nothing about the last depth */
+    for (size_t at = 0; n - at > BL_DRAFT_MEASURED; at = (size_t)m->n_done) {
         uint32_t k = (uint32_t)BL_MIN(n - at, (size_t)BL_MIN(PIECE, m->l.size.max_rows));
-        if (go_on && !go_on(user, at, n)) {
-            BL_FAIL(err, BL_ECANCEL, "interrupted after %zu of %zu tokens", at, n);
-        }
         BL_TRY(measure_piece(m, tokens + at, k, &sum, err));
-        at += k;
+        m->n_done += k;
     }
     *ret = sum;
     return BL_OK;
@@ -138,14 +158,14 @@ static bl_code measure(machine *m, const int32_t *tokens, size_t n,
 bl_code bl_model_measure_draft(const bl_engine_options *o, const int32_t *tokens, size_t n,
                                bool (*go_on)(void *user, uint64_t done, uint64_t total), void *user,
                                bl_draft_agreement *ret, bl_err *err) {
-    machine m = {0};
+    machine m = {.go_on = go_on, .user = user, .n_total = n};
     if (n <= BL_DRAFT_MEASURED) {
         BL_FAIL(err, BL_EINVAL, "a text of %zu tokens says nothing about drafts, at least %u are needed", n,
                 BL_DRAFT_MEASURED + 1u);
     }
     bl_code rc = open_machine(&m, o, err);
     if (rc == BL_OK) {
-        rc = measure(&m, tokens, n, go_on, user, ret, err);
+        rc = measure(&m, tokens, n, ret, err);
     }
     close_machine(&m);
     return rc;

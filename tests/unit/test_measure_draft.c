@@ -98,12 +98,16 @@ static void write_indifferent(void) {
 }
 
 typedef struct {
-    uint32_t n_calls, stop_at;
+    uint32_t n_calls, stop_at; /* stop_at: a call */
+    uint64_t last;
+    uint32_t n_pieces; /* different numbers of tokens done */
 } hearer;
 
 static bool hear(void *user, uint64_t done, uint64_t total) {
     hearer *h = user;
-    assert_true(done < total);
+    assert_true(done < total && done >= h->last);
+    h->n_pieces += h->n_calls == 0 || done != h->last;
+    h->last = done;
     return ++h->n_calls != h->stop_at;
 }
 
@@ -130,12 +134,18 @@ static void test_pieces(void **state) {
             assert_int_equal(got.n_rows[d], cases[i].rows[d]);
             assert_int_equal(got.n_agreed[d], cases[i].rows[d]);
         }
-        assert_int_equal(h.n_calls, cases[i].n_pieces);
+        assert_int_equal(h.n_pieces, cases[i].n_pieces);
     }
-    hearer h = {.stop_at = 2};
-    bl_draft_agreement got = {.n_rows = {5, 5}};
-    assert_int_equal(bl_model_measure_draft(&o, tokens, 1024, hear, &h, &got, NULL), BL_ECANCEL);
-    assert_int_equal(got.n_rows[0], 5); /* untouched */
+    /* interrupted at every place where it asks */
+    for (uint32_t stop_at = 1, stopped = 1; stopped; stop_at++) {
+        hearer h = {.stop_at = stop_at};
+        bl_draft_agreement got = {.n_rows = {5, 5}};
+        bl_code rc = bl_model_measure_draft(&o, tokens, 40, hear, &h, &got, NULL);
+        stopped = rc != BL_OK;
+        assert_int_equal(rc, stopped ? BL_ECANCEL : BL_OK);
+        assert_int_equal(got.n_rows[0], stopped ? 5 : 39); /* untouched */
+        assert_true(stopped || stop_at > 8 + 3 * 5);       /* layers, and groups of rows of three heads */
+    }
 }
 
 static void test_refused(void **state) {
