@@ -249,11 +249,10 @@ static int conclude(const outcome *r) {
         return bl_cli_fail(&err);
     }
     if (r->n_ids > 0 && rate(r, 0) < ABOUT_NOTHING) {
-        bl_cli_errorf(
-            "the head's drafts are wrong: %.3f of them are the model's choice, a head of this model "
-            "has 0.4 and more; is it another model's, or are its norms stored otherwise than "
-            "--head-norms says (mean %.3f)? '%.100s' was kept",
-            rate(r, 0), r->made.norm_mean, r->out);
+        bl_cli_errorf("the head's drafts are wrong: %.3f of them are the model's choice; is it another "
+                      "model's head, or are "
+                      "its norms stored otherwise than --head-norms says (mean %.3f)? '%.100s' was kept",
+                      rate(r, 0), r->made.norm_mean, r->out);
         return BL_EXIT_FAILED;
     }
     return BL_EXIT_OK;
