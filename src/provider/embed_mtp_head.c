@@ -275,6 +275,9 @@ static bl_code find_head(bl_embed_mtp *e, bl_err *err) {
     const char *type = json_string_value(json_object_get(bl_checkpoint_config(c), "model_type"));
     bool any = false,
          alone = type && (strcmp(type, "qwen3_5_mtp") == 0 || strcmp(type, "qwen3_5_moe_mtp") == 0);
+    if (bl_checkpoint_left_out(c)) { /* its own shards are no condition of a model, but of this they are */
+        BL_FAIL(err, BL_EFORMAT, "the head cannot be read: %.200s", bl_checkpoint_left_out(c));
+    }
     for (size_t i = 0; i < bl_checkpoint_count(c) && !any; i++) {
         any = bl_quantize_is_head(bl_checkpoint_at(c, i)->name);
     }

@@ -57,7 +57,9 @@ static void embed_under(unsigned kinds, bool persistent, bool copy, bl_code allo
         faults_disarm();
         assert_int_equal(count_entries("new/out"), rc == BL_OK ? 5 : 0);
         assert_int_equal(remove_results(), rc == BL_OK ? 1 : 0);
-        if (rc != BL_OK && rc != allowed) {
+        /* a head's shard that cannot be opened is left out by the checkpoint: the head is then incomplete */
+        bool left_out = rc == BL_EFORMAT && strstr(err.msg, "the head cannot be used with the target");
+        if (rc != BL_OK && rc != allowed && !left_out) {
             fail_msg("fault %llu gave '%s': %s", (unsigned long long)n, bl_code_name(rc), err.msg);
         }
         assert_int_equal(atomic_load_explicit(&faults.n_live, memory_order_relaxed), 0);

@@ -525,6 +525,19 @@ static void test_refused_options(void **state) {
     assert_int_equal(count_entries(at("new")), 1);
 }
 
+/* A shard of the head's source that is not there is named, not taken for a head that is incomplete. */
+static void test_source_without_shard(void **state) {
+    (void)state;
+    tiny_qwen target = {.parts = QWEN_TRUNK}, head = {.parts = QWEN_WHOLE, .own_shard = true};
+    qwen_write(at("target"), &target);
+    qwen_write(at("head"), &head);
+    assert_int_equal(remove(at("head/mtp-00001.safetensors")), 0);
+    bl_embed_mtp_options o = options(false);
+    expect_refused(&o, BL_EFORMAT, "the head cannot be read: ");
+    expect_refused(&o, BL_EFORMAT, "mtp-00001.safetensors");
+    assert_false(bl_file_exists(at("new/out")));
+}
+
 /* An empty folder is taken, also by a path with slashes behind; the file mode is the usual one. */
 static void test_empty_out(void **state) {
     (void)state;
@@ -745,11 +758,13 @@ static void test_trained(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        IN_ROOT(test_plain),          IN_ROOT(test_experts),         IN_ROOT(test_quantized),
-        IN_ROOT(test_unfit),          IN_ROOT(test_files),           IN_ROOT(test_again),
-        IN_ROOT(test_refused),        IN_ROOT(test_refused_options), IN_ROOT(test_empty_out),
-        IN_ROOT(test_needs_go_along), IN_ROOT(test_wrong_norms),     IN_ROOT(test_fixture),
-        IN_ROOT(test_trained),
+        IN_ROOT(test_plain),          IN_ROOT(test_experts),
+        IN_ROOT(test_quantized),      IN_ROOT(test_unfit),
+        IN_ROOT(test_files),          IN_ROOT(test_again),
+        IN_ROOT(test_refused),        IN_ROOT(test_refused_options),
+        IN_ROOT(test_empty_out),      IN_ROOT(test_source_without_shard),
+        IN_ROOT(test_needs_go_along), IN_ROOT(test_wrong_norms),
+        IN_ROOT(test_fixture),        IN_ROOT(test_trained),
     };
     return cmocka_run_group_tests_name("embed_mtp", tests, NULL, NULL);
 }
