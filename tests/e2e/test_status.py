@@ -3,6 +3,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 
 import pytest
 from local_server import DARKBLOOM, ROOT, Server
@@ -13,6 +14,7 @@ LLAMA = ROOT / "tests/fixtures/tiny/llama-tiny"
 
 def run(*args, env=None):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("DARKBLOOM_")}
+    clean["XDG_CONFIG_HOME"] = tempfile.gettempdir() + "/darkbloom-e2e-config"  # not the user's own
     return subprocess.run([DARKBLOOM, *map(str, args)], capture_output=True, text=True, timeout=60, env=clean | (env or {}))
 
 
@@ -28,8 +30,10 @@ def status(env):
 
 def test_from_start_to_stop(state, tmp_path):
     assert status(state) == (1, {"running": False, "stale": False, "state": None,
+                                 "beta": {"gemma-prefill-layer18": "on", "gemma-weighted-r1": "on", "mtp": "auto"},
                                  "stateFile": str(tmp_path / "darkbloom/daemon-state.json")})
-    assert run("status", env=state).stdout == "server       not running\n"
+    assert run("status", env=state).stdout == ("server       not running\n"
+                                                   "beta         gemma-prefill-layer18=on gemma-weighted-r1=on mtp=auto (model-aware)\n")
     s = Server(env=state)
     rc, j = status(state)
     assert rc == 0 and j["running"] and not j["stale"]
