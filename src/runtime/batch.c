@@ -224,7 +224,8 @@ static void wish_drafts_locked(bl_engine *e) {
         r->n_draft = 0;
         n += r->n_tokens - r->n_computed == 1;
     }
-    e->depth = n > 0 ? BL_MIN(bl_draft_depth_choose(&e->draft_depth, n), max / n - 1) : 0;
+    e->depth = n > 0 ? bl_draft_depth_choose(&e->draft_depth, n) : 0;
+    e->depth = n > 0 ? BL_MIN(e->depth, max / n - 1) : 0;
     for (bl_sched_req *r = bl_sched_first_running(e->sched); r; r = r->next) {
         const bl_session *s = bl_session_of(r);
         if (r->n_tokens - r->n_computed == 1 && !s->no_draft && r->n_computed > 0) {

@@ -22,12 +22,16 @@ static const double prior[3] = {1.0, 0.05, 0.15};
 #define STALE_JUDGED 4u
 
 #define MARGIN         1.03 /* what a change must promise */
-#define N_UNSEEN       12u  /* first measurements are given up after so many that were not observed */
-#define N_PROBE        3u
+#define N_FIRST        12u  /* steps that may go into the first measurements at a width */
+#define N_UNSEEN       24u /* choices without an observation, from which nothing is measured until there is one */
+#define N_LOOK         3u
 #define FIRST_INTERVAL 16u
 #define LAST_INTERVAL  256u
-#define PROMISING      1.05 /* a look that finds so much more than it expected, */
-#define NEAR           0.9  /* and this near to the best, is soon followed by another */
+/* A look is soon followed by another that finds so much more than it expected and is near to the best, or so
+ * many more tokens, whatever they seemed to cost. */
+#define PROMISING 1.05
+#define NEAR      0.9
+#define RISEN     1.2
 
 void bl_draft_depth_init(bl_draft_depth *d, uint32_t max_depth, bool fixed) {
     BL_ASSERT(max_depth < BL_DRAFT_DEPTHS);
@@ -233,6 +237,9 @@ static double goodput(const bl_draft_depth *d, uint32_t n_rows, uint32_t depth) 
 
 /* What is to be measured before anything is chosen at this width; UINT32_MAX: nothing (any more). */
 static uint32_t first_depth(const bl_draft_depth *d, uint32_t w) {
+    if (d->width[w].n_first >= N_FIRST) {
+        return UINT32_MAX;
+    }
     if (w == 0 && d->cost[0][d->max_depth].n < N_COST_FIRST) {
         return d->max_depth;
     }
@@ -258,41 +265,22 @@ static uint32_t depth_aside(bl_draft_depth *d, uint32_t n_rows, uint32_t w) {
     return ret;
 }
 
-/* Time to look at another depth than the chosen one? Then *ret is it. */
-static bool look_aside(bl_draft_depth *d, uint32_t n_rows, uint32_t w, uint32_t *ret) {
-    if (d->width[w].n_probe == 0) {
-        if (++d->width[w].n_since <= d->width[w].interval) {
-            return false;
-        }
-        d->width[w].probe = depth_aside(d, n_rows, w);
-        d->width[w].before = goodput(d, n_rows, d->width[w].probe);
-        d->width[w].n_probe = N_PROBE + 1;
-    }
-    if (--d->width[w].n_probe == 0) { /* its last step has been observed by now */
-        double g = goodput(d, n_rows, d->width[w].probe);
-        bool more = g > d->width[w].before * PROMISING && g > goodput(d, n_rows, d->width[w].depth) * NEAR;
-        d->width[w].interval = more ? FIRST_INTERVAL : BL_MIN(d->width[w].interval * 2, LAST_INTERVAL);
-        d->width[w].n_since = 0;
-        return false;
-    }
-    *ret = d->width[w].probe;
-    return true;
+static void begin_look(bl_draft_depth *d, uint32_t n_rows, uint32_t w) {
+    d->width[w].look = depth_aside(d, n_rows, w);
+    d->width[w].before = goodput(d, n_rows, d->width[w].look);
+    d->width[w].tokens_before = tokens_of(d, d->width[w].look);
+    d->width[w].n_look = N_LOOK;
 }
 
-uint32_t bl_draft_depth_choose(bl_draft_depth *d, uint32_t n_rows) {
-    if (d->fixed || d->max_depth == 0) {
-        return d->max_depth;
-    }
-    n_rows = BL_MAX(n_rows, 1u);
-    uint32_t w = width_of(n_rows);
-    uint32_t depth = first_depth(d, w);
-    if (depth != UINT32_MAX && d->width[w].n_unseen < N_UNSEEN) {
-        d->width[w].n_unseen++;
-        return depth;
-    }
-    if (look_aside(d, n_rows, w, &depth)) {
-        return depth;
-    }
+static void end_look(bl_draft_depth *d, uint32_t n_rows, uint32_t w) {
+    double g = goodput(d, n_rows, d->width[w].look);
+    bool more = g > d->width[w].before * PROMISING && g > goodput(d, n_rows, d->width[w].depth) * NEAR;
+    bool risen = tokens_of(d, d->width[w].look) > d->width[w].tokens_before * RISEN;
+    d->width[w].interval = more || risen ? FIRST_INTERVAL : BL_MIN(d->width[w].interval * 2, LAST_INTERVAL);
+    d->width[w].n_since = 0;
+}
+
+static void choose_again(bl_draft_depth *d, uint32_t n_rows, uint32_t w) {
     uint32_t best = 0;
     double most = goodput(d, n_rows, 0);
     for (uint32_t k = 1; k <= d->max_depth; k++) {
@@ -310,6 +298,31 @@ uint32_t bl_draft_depth_choose(bl_draft_depth *d, uint32_t n_rows) {
         d->width[w].interval = FIRST_INTERVAL;
         d->width[w].n_since = 0;
     }
+}
+
+uint32_t bl_draft_depth_choose(bl_draft_depth *d, uint32_t n_rows) {
+    if (d->fixed || d->max_depth == 0) {
+        return d->max_depth;
+    }
+    n_rows = BL_MAX(n_rows, 1u);
+    uint32_t w = width_of(n_rows);
+    bool seen = d->width[w].n_unseen < N_UNSEEN; /* there is a point in measuring */
+    d->width[w].n_unseen += seen;
+    uint32_t first = first_depth(d, w);
+    if (seen && first != UINT32_MAX) {
+        return first;
+    }
+    if (seen && d->width[w].n_look > 0) {
+        return d->width[w].look;
+    }
+    if (!d->width[w].chosen || d->width[w].n_judged_at != d->n_observed) {
+        d->width[w].n_judged_at = d->n_observed;
+        choose_again(d, n_rows, w);
+        if (seen && d->width[w].n_since >= d->width[w].interval) {
+            begin_look(d, n_rows, w);
+            return d->width[w].look;
+        }
+    }
     return d->width[w].depth;
 }
 
@@ -319,15 +332,21 @@ void bl_draft_depth_observe(bl_draft_depth *d, uint32_t n_rows, uint32_t depth, 
         return;
     }
     uint32_t w = width_of(n_rows);
-    if (depth == first_depth(d, w)) {
-        d->width[w].n_unseen = 0;
-    }
     uint32_t n_drafting = depth > 0 ? BL_MIN(n_reached[0], n_rows) : n_rows;
+    /* Counted whether or not it is the depth that was chosen, so that nothing can wait for one for ever. */
+    bool first = first_depth(d, w) != UINT32_MAX;
+    d->width[w].n_first += first;
+    d->width[w].n_since += !first && d->width[w].n_look == 0;
+    d->width[w].n_unseen = 0;
+    d->n_observed++;
     if (n_drafting > 0) {
         add_cost(d, n_rows, n_drafting, depth, (double)ns);
     }
     for (uint32_t i = 0; i < d->max_depth; i++) {
         add_judged(d, i, i < depth ? n_reached[i] : 0, i < depth ? n_accepted[i] : 0);
+    }
+    if (d->width[w].n_look > 0 && --d->width[w].n_look == 0) {
+        end_look(d, n_rows, w);
     }
 }
 

@@ -2,8 +2,8 @@
  * what steps cost and how many drafts were right. Pure bookkeeping: no clock, no allocation, no device; the
  * same calls give the same depths. What it picks can never change an answer, only the speed. [engine thread]
  *
- * Costs: a moving mean of measured times per depth and width of the batch, widths in powers of two (1, 2,
- * 3-4, 5-8, ...). A model of three terms (a step; each verified row; each pass of the head) is fitted through
+ * Costs: a moving mean of the least of the last few times per depth and width of the batch (other programs
+ * only ever add to a step's time), widths in powers of two (1, 2, 3-4, 5-8, ...). A model of three terms (a step; each verified row; each pass of the head) is fitted through
  * these means. It tells the cost of depths that were not tried, and carries a mean from one width to another
  * within a power of two, so that a width that changes with every step does not look like noise.
  *
@@ -13,8 +13,8 @@
  * by a margin. 0 always competes. What is not measured goes stale, so from time to time a few steps take
  * another depth, mostly one next to the chosen; the interval doubles while that changes nothing.
  *
- * The first steps: at one request max_depth is measured first, then 0; at other widths 0. Where
- * nothing can be observed, that is given up until something can, and the depth is chosen by prediction.
+ * The first steps: at one request max_depth is measured first, then 0; at other widths 0. Where nothing can
+ * be observed, measuring is given up until something can, and the depth is chosen by prediction.
  */
 #ifndef BL_RUNTIME_DRAFT_DEPTH_H
 #define BL_RUNTIME_DRAFT_DEPTH_H
@@ -42,6 +42,7 @@ typedef struct bl_draft_depth {
     bl_draft_cost cost[BL_DRAFT_WIDTHS][BL_DRAFT_DEPTHS];
     double model[3]; /* ns of a step, of a verified row, of a pass of the head; before the first: relative */
     bool measured;   /* model is in ns */
+    uint64_t n_observed;
     struct {
         double p;
         uint32_t n_judged, n_weight; /* drafts judged, and behind p: both up to a limit */
@@ -50,18 +51,21 @@ typedef struct bl_draft_depth {
     struct {
         uint32_t depth; /* the chosen one */
         bool chosen;
-        uint32_t n_unseen;          /* first measurements that were chosen since one was observed */
-        uint32_t n_since, interval; /* steps since the last look at another depth; when to look next */
-        uint32_t n_looks, probe;    /* looks so far; the depth of this one */
-        uint32_t n_probe;           /* its steps left, and one to conclude */
-        double before;              /* tokens per ns that were expected of it */
+        uint32_t n_first;  /* observations while the first measurements were due */
+        uint32_t n_unseen; /* choices since the last observation */
+        uint64_t n_judged_at;
+        uint32_t n_since, interval; /* observations since the last look at another depth; when to look next */
+        uint32_t n_looks, look;     /* looks so far; the depth of this one */
+        uint32_t n_look;            /* observations it still wants; 0: none is under way */
+        double before, tokens_before; /* tokens per ns and tokens that were expected of it */
     } width[BL_DRAFT_WIDTHS];
 } bl_draft_depth;
 
 /* max_depth < BL_DRAFT_DEPTHS. fixed: every step drafts max_depth, whatever it costs. */
 void bl_draft_depth_init(bl_draft_depth *d, uint32_t max_depth, bool fixed);
 
-/* The depth, 0 to max_depth, for a step in which n_rows requests decode (>= 1). Called once a step. */
+/* The depth, 0 to max_depth, for a step in which n_rows requests decode (>= 1). Called once a step or more:
+ * it is the observations that count. */
 uint32_t bl_draft_depth_choose(bl_draft_depth *d, uint32_t n_rows);
 
 /* What a step without prompt rows gave: n_rows requests decoded in ns, drafting included. n_reached[i], i <

@@ -8,7 +8,7 @@
 #include "runtime/draft_depth.h"
 
 #define MAX_K    (BL_DRAFT_DEPTHS - 1u)
-#define N_SETTLE 200u /* steps until it has to be right; of them 6 at most go into the first measurements */
+#define N_SETTLE 300u /* steps until it has to be right; of them 6 at most go into the first measurements */
 #define N_BACK   400u /* from 0, after acceptance has risen: the longest interval, and a few looks */
 #define N_WINDOW 600u
 
@@ -134,9 +134,11 @@ static outcome watch(world *s, uint32_t n_rows) {
 
 static const uint32_t widths[] = {1, 2, 3, 6, 16, 40, 64};
 
-/* The truth of the depth taken most often is within 5 % of the best. */
+/* The depth taken most often gives 0.95 of the best or more; one run in 500 may miss that, not 0.9: a rate
+ * that is known from some dozen drafts is known to some percent. */
 static void test_settles(void **state) {
     (void)state;
+    uint32_t n_runs = 0, n_missed = 0;
     for (uint32_t m = 0; m < BL_COUNTOF(machines); m++) {
         for (uint32_t w = 0; w < BL_COUNTOF(widths); w++) {
             for (uint32_t a = 0; a <= 10; a++) {
@@ -147,7 +149,9 @@ static void test_settles(void **state) {
                     steps(&s, widths[w], N_SETTLE);
                     outcome o = watch(&s, widths[w]);
                     double g = truth(&s, widths[w], o.depth) / best(&s, widths[w]);
-                    if (g < 0.95 || o.share < 0.95) {
+                    n_runs++;
+                    n_missed += g < 0.95;
+                    if (g < 0.9 || o.share < 0.93) {
                         fail_msg("%s, %u rows, acceptance %.1f, max %u: depth %u gives %.3f, all %.3f of the "
                                  "best",
                                  machines[m].name, widths[w], a / 10.0, max_depth, o.depth, g, o.share);
@@ -156,6 +160,8 @@ static void test_settles(void **state) {
             }
         }
     }
+    print_message("%u of %u runs missed\n", n_missed, n_runs);
+    assert_true(n_missed * 500 <= n_runs);
 }
 
 /* Steps differ by a tenth, one in 40 takes four times as long. Noise that large can mislead for a while: a
@@ -348,6 +354,50 @@ static void test_predicts(void **state) {
     assert_true(bl_draft_depth_expected(&s.d, 0, 1) == 0);
 }
 
+/* A caller may ask more than once a step, and not every step is observed: what is to be measured is measured.
+ */
+static void test_choices_that_are_not_observed(void **state) {
+    (void)state;
+    world s;
+    begin(&s, &machines[0], 0, 3, 23);
+    for (uint32_t i = 0; i < 2000; i++) {
+        for (uint32_t k = 0; k < 1 + i % 4; k++) {
+            (void)bl_draft_depth_choose(&s.d, 1);
+        }
+        step(&s, 1);
+    }
+    assert_int_equal(watch(&s, 1).depth, 0);
+    accept_all(&s, 0.9);
+    for (uint32_t i = 0; i < N_BACK; i++) {
+        (void)bl_draft_depth_choose(&s.d, 1);
+        step(&s, 1);
+    }
+    assert_true(truth(&s, 1, watch(&s, 1).depth) > 0.95 * best(&s, 1));
+    /* Long without: no look at another depth lasts. */
+    uint32_t last = 0, n_same = 0;
+    for (uint32_t i = 0; i < 1000; i++) {
+        uint32_t k = bl_draft_depth_choose(&s.d, 1);
+        n_same = k == last ? n_same + 1 : 0;
+        last = k;
+    }
+    assert_true(n_same > 900 && truth(&s, 1, last) > 0.95 * best(&s, 1));
+}
+
+/* Drafts that are always cut to one: a depth that is never observed is not waited for. */
+static void test_depths_that_are_cut(void **state) {
+    (void)state;
+    bl_draft_depth d;
+    bl_draft_depth_init(&d, 3, false);
+    uint32_t n = 0, reached[3] = {1, 0, 0}, accepted[3] = {1, 0, 0};
+    for (uint32_t i = 0; i < 1000; i++) {
+        uint32_t k = bl_draft_depth_choose(&d, 1);
+        k = BL_MIN(k, 1u);
+        bl_draft_depth_observe(&d, 1, k, k == 0 ? 1000000 : 1100000, reached, accepted);
+        n += k == 1;
+    }
+    assert_true(n > 900);
+}
+
 static void test_without_observations(void **state) {
     (void)state;
     bl_draft_depth d;
@@ -430,6 +480,8 @@ int main(void) {
         cmocka_unit_test(test_silent_requests),
         cmocka_unit_test(test_costs_that_change),
         cmocka_unit_test(test_predicts),
+        cmocka_unit_test(test_choices_that_are_not_observed),
+        cmocka_unit_test(test_depths_that_are_cut),
         cmocka_unit_test(test_without_observations),
         cmocka_unit_test(test_rare_observations),
         cmocka_unit_test(test_fixed_and_none),
