@@ -3,9 +3,10 @@
  * same calls give the same depths. What it picks can never change an answer, only the speed. [engine thread]
  *
  * Costs: a moving mean of the least of the last few times per depth and width of the batch (other programs
- * only ever add to a step's time), widths in powers of two (1, 2, 3-4, 5-8, ...). A model of three terms (a step; each verified row; each pass of the head) is fitted through
- * these means. It tells the cost of depths that were not tried, and carries a mean from one width to another
- * within a power of two, so that a width that changes with every step does not look like noise.
+ * only ever add to a step's time), widths in powers of two (1, 2, 3-4, 5-8, ...). A model of three terms (a
+ * step; each verified row; each pass of the head) is fitted through these means. It tells the cost of depths
+ * that were not tried, and carries a mean from one width to another within a power of two, so that a width
+ * that changes with every step does not look like noise.
  *
  * Acceptance: for each place of a round, how often a draft is right when all before it are.
  *
