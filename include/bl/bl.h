@@ -61,6 +61,8 @@ typedef struct {
                              at most BL_MAX_DRAFT */
     bool draft_fixed; /* always that many where there is room; false: fewer or none where they would cost more
                          than they save */
+    const char *draft_path; /* folder of a head that is published separately, in place of the checkpoint's
+                               own; NULL: none. One that cannot be read costs the head */
     /* how long things may take */
     uint32_t watchdog_ms; /* a step that takes longer (and longer than its rows explain) hangs; 0: 30 s */
     uint32_t admission_timeout_ms; /* in the queue; 0: 120 s */

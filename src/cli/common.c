@@ -38,6 +38,7 @@ static void plan_drafting(const bl_cli_engine_args *a, const char *home, bl_engi
     bl_mtp_plan_make(&s, o->model_path, ret);
     o->draft_depth = ret->depth;
     o->draft_fixed = a->mtp_fixed;
+    o->draft_path = ret->drafter_path[0] != '\0' ? ret->drafter_path : NULL;
 }
 
 bl_code bl_cli_engine_options(const bl_cli_engine_args *a, const bl_cli_store_args *s, bl_engine_options *ret,

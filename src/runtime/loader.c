@@ -107,14 +107,27 @@ static bl_code choose_budget(const bl_engine_options *o, bl_loaded *l, uint64_t 
     return BL_OK;
 }
 
+/* The checkpoint, with the head of another folder where one is given. why_no_head.msg is "" unless that one
+ * cannot be used. */
+static bl_code open_checkpoint(const bl_engine_options *o, bl_checkpoint **ret, bl_err *why_no_head,
+                               bl_err *err) {
+    *why_no_head = (bl_err){0};
+    BL_TRY(bl_checkpoint_open(o->model_path, ret, err));
+    bool wants = o->draft_path && o->draft_depth > 0;
+    return wants && bl_checkpoint_attach_head(*ret, o->draft_path, why_no_head) == BL_ENOMEM
+               ? bl_err_set(err, BL_ENOMEM, __FILE__, __LINE__, "no memory for the draft head")
+               : BL_OK;
+}
+
 static bl_code inspect(const bl_engine_options *o, bl_loaded *l, bl_err *err) {
     bl_activations act = o->activations_f32 ? BL_ACTIVATIONS_F32 : BL_ACTIVATIONS_INT8;
     bl_cpu_options cpu = {.n_threads = o->n_threads,
                           .cpu_mask = o->cpu_mask,
                           .activations = act,
                           .attn_query_block = o->attn_query_block};
+    bl_err no_head;
     BL_TRY(check_options(o, err));
-    BL_TRY(bl_checkpoint_open(o->model_path, &l->ckpt, err));
+    BL_TRY(open_checkpoint(o, &l->ckpt, &no_head, err));
     BL_TRY(bl_model_new(l->ckpt, act, &l->model, err));
     if (o->draft_depth == 0) {
         bl_model_drop_draft(l->model, NULL);
@@ -141,6 +154,9 @@ static bl_code inspect(const bl_engine_options *o, bl_loaded *l, bl_err *err) {
     choose_rows(o, l);
     BL_TRY(choose_budget(o, l, &cache, err));
     BL_TRY(bl_plan_make(l->model, l->backend, &l->kv, &l->size, cache, &l->info, err));
+    if (no_head.msg[0] != '\0') {
+        snprintf(l->info.draft, sizeof l->info.draft, "%s", no_head.msg);
+    }
     l->info.max_concurrent = l->kv.n_seqs;
     l->info.kv_storage = bl_kv_storage_name(l->kv.storage);
     l->info.kv_storage_reason = reason;

@@ -38,6 +38,38 @@ typedef struct {
     const char *model_type; /* of the head, in config.json */
 } recipe;
 
+/* The head alone, under names without the prefix. */
+static void write_head(const char *dir, const char *model_type) {
+    bl_checkpoint *c = NULL;
+    bl_safetensors_writer *w = NULL;
+    uint32_t ids[256];
+    char config[128];
+    make_dir(dir);
+    assert_int_equal(bl_checkpoint_open(SOURCE, &c, NULL), BL_OK);
+    assert_int_equal(bl_safetensors_writer_new(at(dir), (uint64_t)1 << 30, &w, NULL), BL_OK);
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < bl_checkpoint_count(c); i++) {
+            const bl_tensor_view *t = bl_checkpoint_at(c, i);
+            if (!is_of_head(t->name)) {
+                continue;
+            }
+            assert_int_equal(pass == 0 ? bl_safetensors_writer_plan(w, t->name + 4, t->dtype, t->n_dims,
+                                                                    t->dims, NULL, &ids[i], NULL)
+                                       : bl_safetensors_writer_put(w, ids[i], t->data, t->size_bytes, NULL),
+                             BL_OK);
+        }
+        assert_int_equal(pass == 0 ? bl_safetensors_writer_begin(w, NULL) : BL_OK, BL_OK);
+    }
+    snprintf(config, sizeof config, "{\"model_type\":\"%s\"}", model_type);
+    assert_int_equal(bl_safetensors_writer_side(w, "config.json", config, strlen(config), NULL), BL_OK);
+    assert_int_equal(bl_safetensors_writer_finish(w, NULL), BL_OK);
+    bl_safetensors_writer_free(w);
+    bl_checkpoint_free(c);
+    char index[64];
+    snprintf(index, sizeof index, "%s/model.safetensors.index.json", dir);
+    assert_int_equal(remove(at(index)), 0);
+}
+
 static void plan_tensor(bl_safetensors_writer *w, const bl_tensor_view *t, const recipe *r, uint32_t *id) {
     uint64_t dims[BL_TENSOR_MAX_DIMS];
     bl_dtype dtype = t->dtype;
@@ -108,11 +140,12 @@ static void write_folder(const char *dir, const recipe *r) {
 typedef struct {
     int32_t tokens[N_TOKENS];
     uint64_t hash;
+    uint32_t n_drafted, n_accepted;
 } answer;
 
 static answer answer_of(bl_engine *e) {
     static const int32_t prompt[] = {5, 9, 2, 7, 11, 3};
-    answer a = {{0}, 0};
+    answer a = {0};
     bl_request r;
     bl_request_init(&r);
     r.prompt = prompt;
@@ -126,6 +159,8 @@ static answer answer_of(bl_engine *e) {
         if (ev.kind != BL_EVENT_TOKEN) {
             assert_int_equal(ev.kind, BL_EVENT_FINISHED);
             a.hash = ev.logit_hash;
+            a.n_drafted = ev.n_drafted;
+            a.n_accepted = ev.n_accepted;
             break;
         }
         assert_true(n < N_TOKENS);
@@ -135,7 +170,12 @@ static answer answer_of(bl_engine *e) {
     return a;
 }
 
+static uint64_t max_memory;    /* 0: no limit of the test's */
+static uint64_t planned_bytes; /* of the last load */
+
 static answer load_and_answer(const char *dir, const bl_mtp_settings *settings, bl_mtp_status *ret) {
+    bl_engine *e = NULL;
+    bl_err err = {0};
     bl_mtp_plan plan;
     bl_engine_options o;
     char path[512];
@@ -146,7 +186,13 @@ static answer load_and_answer(const char *dir, const bl_mtp_settings *settings, 
     o.n_threads = 1;
     o.n_context = 64;
     o.draft_depth = plan.depth;
-    bl_engine *e = open_engine(&o);
+    o.draft_fixed = true;
+    o.draft_path = plan.drafter_path[0] != '\0' ? plan.drafter_path : NULL;
+    o.max_memory_bytes = max_memory;
+    if (bl_mtp_engine_open(&plan, &o, &e, &err) != BL_OK) {
+        fail_msg("%s", err.msg);
+    }
+    planned_bytes = bl_engine_info(e)->total_bytes;
     bl_mtp_status_make(&plan, bl_engine_info(e), ret);
     answer a = answer_of(e);
     bl_engine_close(e);
@@ -332,11 +378,67 @@ static void test_no_fault(void **state) {
     assert_int_equal(st.depth, 2);
 }
 
+/* ---- a head in a folder of its own ---- */
+
+static void test_external(void **state) {
+    (void)state;
+    const recipe plain = {.no_head = true, .no_declaration = true}, whole = {0};
+    static const bl_mtp_settings automatic, on = {.mode = BL_MTP_MODE_ON};
+    bl_mtp_settings external = {.mode = BL_MTP_MODE_ON};
+    bl_mtp_status st;
+    char head[512], line[BL_MTP_LINE_BYTES];
+    write_folder("plain", &plain);
+    write_folder("m", &whole);
+    write_head("head", "qwen3_5_moe_mtp");
+    write_head("other", "qwen3_5_mtp");
+    snprintf(head, sizeof head, "%s", at("head"));
+    external.drafter_path = head;
+    const answer want = load_and_answer("m", &on, &st);
+    assert_true(st.active && want.n_drafted > 0);
+    const uint64_t with_head = planned_bytes;
+    answer got = load_and_answer("plain", &external, &st);
+    if (!st.active) {
+        fail_msg("%s: %s", bl_mtp_reason_get(st.reason)->name, st.detail);
+    }
+    bl_mtp_status_line(&st, line);
+    assert_string_equal(line, "active, external, k=2");
+    /* the same head, so the same drafts; and the same plan */
+    assert_memory_equal(got.tokens, want.tokens, sizeof want.tokens);
+    assert_int_equal(got.n_drafted, want.n_drafted);
+    assert_int_equal(got.n_accepted, want.n_accepted);
+    assert_int_equal(planned_bytes, with_head);
+    got = load_and_answer("plain", &automatic, &st);
+    assert_memory_equal(got.tokens, want.tokens, sizeof want.tokens);
+    assert_false(st.enabled || st.active);
+    assert_true(planned_bytes < with_head);
+    /* the target fits, both do not: the head goes */
+    max_memory = planned_bytes;
+    got = load_and_answer("plain", &external, &st);
+    max_memory = 0;
+    assert_string_equal(bl_mtp_reason_get(st.reason)->name, "assistant_memory_unavailable");
+    assert_true(st.loud && st.enabled && !st.active);
+    assert_memory_equal(got.tokens, want.tokens, sizeof want.tokens);
+    /* of another family, and no folder at all */
+    snprintf(head, sizeof head, "%s", at("other"));
+    got = load_and_answer("plain", &external, &st);
+    assert_string_equal(bl_mtp_reason_get(st.reason)->name, "assistant_target_incompatible");
+    assert_memory_equal(got.tokens, want.tokens, sizeof want.tokens);
+    snprintf(head, sizeof head, "%s", at("nothing"));
+    got = load_and_answer("plain", &external, &st);
+    assert_string_equal(bl_mtp_reason_get(st.reason)->name, "local_artifact_invalid");
+    assert_non_null(strstr(st.detail, "nothing"));
+    assert_memory_equal(got.tokens, want.tokens, sizeof want.tokens);
+    /* the checkpoint's own outranks it, whatever it is */
+    got = load_and_answer("m", &external, &st);
+    assert_true(st.active && st.source == BL_MTP_SOURCE_INLINE);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_faults, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_large_config_without_head, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_exchanged_config, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(test_external, make_root, remove_root),
         cmocka_unit_test_setup_teardown(test_no_fault, make_root, remove_root),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
