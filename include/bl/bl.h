@@ -260,8 +260,9 @@ typedef struct {
     bl_finish finish;
     uint32_t n_prompt, n_output, n_preempted;          /* n_preempted: times restarted */
     uint64_t queue_ns, prefill_ns, decode_ns, ttft_ns; /* ttft: from submit to the first token event */
-    uint32_t n_drafted, n_accepted; /* tokens proposed by the draft head and judged; of them right */
-    uint64_t max_gap_ns;            /* longest time between two tokens */
+    /* tokens proposed by the draft head and judged, and of them right; of TOKEN too, up to it */
+    uint32_t n_drafted, n_accepted;
+    uint64_t max_gap_ns; /* longest time between two tokens */
     uint64_t logit_hash;
     /* FAILED */
     bl_err err;

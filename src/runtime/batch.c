@@ -307,6 +307,8 @@ static bl_code draw_judged(bl_session *s, const bl_wanted_row *w, bl_sampler *sa
         s->n_drafted++;
         s->n_accepted += ret->right;
     }
+    ret->t.n_drafted = s->n_drafted;
+    ret->t.n_accepted = s->n_accepted;
     s->refused = !w->judges || !ret->right || is_over(s, &stop);
     return BL_OK;
 }

@@ -250,6 +250,8 @@ static void take_token_locked(bl_session *s, bl_event *ret) {
                       .is_stop = t->is_stop,
                       .logprob = t->logprob,
                       .n_top = s->n_top,
+                      .n_drafted = t->n_drafted,
+                      .n_accepted = t->n_accepted,
                       .n_cached = s->n_cached}; /* set once, before the first token was pushed */
     for (uint32_t i = 0; i < s->n_top; i++) {
         const bl_top_logprob *p = &s->top[(size_t)s->n_read * s->n_top + i];

@@ -21,7 +21,8 @@
 typedef struct {
     float logprob;
     bool is_stop;
-} bl_token_event; /* its id is in ids[] */
+    uint32_t n_drafted, n_accepted; /* of the request, up to this token */
+} bl_token_event;                   /* its id is in ids[] */
 
 typedef struct {
     int32_t id;

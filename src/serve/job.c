@@ -533,12 +533,10 @@ static bl_code complete(bl_job *job, const char *finish, bool stopped, bl_err *e
         finish = "tool_calls";
     }
     job->finish = finish;
-    /* of an answer that a stop string ended before the engine spoke of drafts nothing is known */
-    const bool counted = job->has_end || job->n_drafted > 0;
     const bl_openai_usage usage = {.prompt_tokens = job->n_prompt,
                                    .completion_tokens = job->n_completion,
                                    .cached_tokens = job->n_cached,
-                                   .drafts = counted && bl_engine_info(job->s->model.engine)->draft_depth > 0,
+                                   .drafts = bl_engine_info(job->s->model.engine)->draft_depth > 0,
                                    .accepted_tokens = job->n_accepted,
                                    .rejected_tokens = job->n_drafted - job->n_accepted};
     if (job->req.stream) {

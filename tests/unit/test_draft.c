@@ -55,12 +55,19 @@ static bl_request greedy(void) {
 static answer ask(bl_engine *e, const bl_request *r) {
     bl_session *s = submit(e, r);
     answer a = {0};
+    uint32_t n_drafted = 0, n_accepted = 0; /* told with each token, and so complete with the last */
     for (;;) {
         a.end = next_event(s);
+        assert_in_range(a.end.n_drafted, n_drafted, n_drafted + 1);
+        assert_in_range(a.end.n_accepted, n_accepted, n_accepted + 1);
         if (a.end.kind != BL_EVENT_TOKEN) {
+            assert_int_equal(a.end.n_drafted, n_drafted);
+            assert_int_equal(a.end.n_accepted, n_accepted);
             bl_session_free(s);
             return a;
         }
+        n_drafted = a.end.n_drafted;
+        n_accepted = a.end.n_accepted;
         a.logprobs[a.n] = a.end.logprob;
         a.ids[a.n++] = a.end.id;
     }
