@@ -119,6 +119,16 @@ static bl_code open_checkpoint(const bl_engine_options *o, bl_checkpoint **ret, 
                : BL_OK;
 }
 
+/* A head whose folder or shard could not be opened: that says more than the tensor that is missed then. */
+static void name_cause(bl_loaded *l, const char *no_head) {
+    const char *left_out = bl_checkpoint_left_out(l->ckpt);
+    if (no_head[0] != '\0') {
+        snprintf(l->info.draft, sizeof l->info.draft, "%s", no_head);
+    } else if (left_out && l->model->cfg.n_draft_layers > 0 && !bl_model_has_draft(l->model)) {
+        snprintf(l->info.draft, sizeof l->info.draft, "%s", left_out);
+    }
+}
+
 static bl_code inspect(const bl_engine_options *o, bl_loaded *l, bl_err *err) {
     bl_activations act = o->activations_f32 ? BL_ACTIVATIONS_F32 : BL_ACTIVATIONS_INT8;
     bl_cpu_options cpu = {.n_threads = o->n_threads,
@@ -154,9 +164,7 @@ static bl_code inspect(const bl_engine_options *o, bl_loaded *l, bl_err *err) {
     choose_rows(o, l);
     BL_TRY(choose_budget(o, l, &cache, err));
     BL_TRY(bl_plan_make(l->model, l->backend, &l->kv, &l->size, cache, &l->info, err));
-    if (no_head.msg[0] != '\0') {
-        snprintf(l->info.draft, sizeof l->info.draft, "%s", no_head.msg);
-    }
+    name_cause(l, no_head.msg);
     l->info.max_concurrent = l->kv.n_seqs;
     l->info.kv_storage = bl_kv_storage_name(l->kv.storage);
     l->info.kv_storage_reason = reason;

@@ -249,6 +249,14 @@ static void fault_large_config(void) {
     pad_config(BL_MTP_INSPECT_MAX_BYTES + 1);
 }
 
+/* The index forgets a tensor that is in the shard. */
+static void fault_unlisted(void) {
+    json_t *index = json_load_file(at("m/model.safetensors.index.json"), 0, NULL);
+    assert_int_equal(json_object_del(json_object_get(index, "weight_map"), "mtp.norm.weight"), 0);
+    assert_int_equal(json_dump_file(index, at("m/model.safetensors.index.json"), 0), 0);
+    json_decref(index);
+}
+
 #define NORM "mtp.norm.weight"
 #define JOIN "mtp.fc.weight"
 
@@ -268,6 +276,7 @@ static const struct {
     {"a config that is too large", {0}, fault_large_config, "inline_artifact_invalid", "1048577"},
     /* what the inspection cannot see, and the loader does */
     {"a tensor away", {.victim = NORM, .change = LEFT_AWAY}, fault_none, "assistant_load_failed", NORM},
+    {"a tensor nobody lists", {0}, fault_unlisted, "assistant_load_failed", "not listed in the index"},
     {"another geometry",
      {.victim = JOIN, .change = TRANSPOSED},
      fault_none,
