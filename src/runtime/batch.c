@@ -569,7 +569,7 @@ static void observe_drafts_locked(bl_engine *e, uint64_t ns) {
     for (uint32_t i = 0; i < e->plan.n_items; i++) {
         const bl_sched_item *it = &e->plan.items[i];
         n_decode += it->decode;
-        n_full += it->decode && it->n_draft == e->depth;
+        n_full += it->decode && (it->n_draft == e->depth || bl_session_of(it->req)->no_draft);
         d->n_rounds += it->n_draft > 0;
         d->n_idle_rounds += it->decode && e->depth == 0 && !bl_session_of(it->req)->no_draft;
     }
