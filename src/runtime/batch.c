@@ -565,20 +565,22 @@ static void settle_locked(bl_engine *e, const bl_sched_item *it, uint64_t now) {
 /* The judged drafts of the step, and what it cost to have them. */
 static void observe_drafts_locked(bl_engine *e, uint64_t ns) {
     bl_draft_stats *d = &e->stats.draft;
-    uint32_t n_decode = 0, n_full = 0;
+    uint32_t n_decode = 0, n_full = 0, n_drafting = 0;
     for (uint32_t i = 0; i < e->plan.n_items; i++) {
         const bl_sched_item *it = &e->plan.items[i];
         n_decode += it->decode;
         n_full += it->decode && (it->n_draft == e->depth || bl_session_of(it->req)->no_draft);
-        d->n_rounds += it->n_draft > 0;
+        n_drafting += it->n_draft > 0;
         d->n_idle_rounds += it->decode && e->depth == 0 && !bl_session_of(it->req)->no_draft;
     }
+    d->n_rounds += n_drafting;
     for (uint32_t k = 0; k < BL_MAX_DRAFT; k++) {
         d->n_proposed[k] += e->judged[k];
         d->n_accepted[k] += e->right[k];
     }
     d->depth = n_decode > 0 ? e->depth : d->depth;
-    if (e->plan.n_prefill_rows == 0 && n_full == n_decode && n_decode > 0) {
+    bool telling = e->depth == 0 ? n_decode > 0 : n_drafting > 0;
+    if (e->plan.n_prefill_rows == 0 && n_full == n_decode && telling) {
         bl_draft_depth_observe(&e->draft_depth, n_decode, e->depth, ns, e->judged, e->right);
     }
 }
