@@ -5,11 +5,10 @@
  *
  * Rounds are random: family, engine settings, prompts, lengths, settings of the draw, arrival, cancels,
  * drafts (those of the head, and prescribed ones that are right at random, because an untrained head never
- * is). The seed of a failing round is printed; BL_EXACT_SEED=N repeats it, BL_EXACT_FAMILY=TEXT
- * keeps the models with TEXT in their names, BL_EXACT_ROUNDS=N asks for more of
- * them (CI runs DEFAULT_ROUNDS of each family; 1 is for slow builds and makes rounds and lengths fewer too).
- * Models of
- * ../shared join in where it is there.
+ * is). The seed of a failing round is printed; BL_EXACT_SEED=N repeats it, BL_EXACT_FAMILY=TEXT keeps the
+ * models with TEXT in their names, BL_EXACT_ROUNDS=N asks for more of them (CI runs DEFAULT_ROUNDS of each
+ * family; 1 is for slow builds and makes rounds and lengths fewer too). Models of ../shared join in where it
+ * is there.
  */
 #include "../unit/cmocka_all.h"
 
