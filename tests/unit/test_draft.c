@@ -3,7 +3,12 @@
  */
 #include "cmocka_all.h"
 
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/base.h"
 #include "bl/bl.h"
@@ -280,6 +285,96 @@ static void test_unreadable_head_costs_the_head(void **state) {
     bl_loader_done(&l);
 }
 
+/* ---- the trained model ------------------------------------------------------------------------------- */
+
+#define MAX_TEXTS 16u
+#define MAX_TEXT  512u
+#define N_GIVEN   200u
+
+typedef struct {
+    int32_t ids[MAX_TEXT];
+    uint32_t n;
+} text;
+
+/* Prompts of documentation that the model was not trained on. */
+static uint32_t read_prompts(const char *folder, text *ret) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/expected.json", folder);
+    json_t *all = json_load_file(path, 0, NULL), *list = json_object_get(all, "greedy");
+    uint32_t n = BL_MIN((uint32_t)json_array_size(list), MAX_TEXTS);
+    for (uint32_t i = 0; i < n; i++) {
+        const json_t *ids = json_object_get(json_array_get(list, i), "prompt_ids");
+        ret[i].n = (uint32_t)json_array_size(ids);
+        assert_true(ret[i].n > 0 && ret[i].n + N_GIVEN <= MAX_TEXT);
+        for (uint32_t k = 0; k < ret[i].n; k++) {
+            ret[i].ids[k] = (int32_t)json_integer_value(json_array_get(ids, k));
+        }
+    }
+    json_decref(all);
+    return n;
+}
+
+/* The model's own answers behind the prompts, with two drafts a step. */
+static bl_draft_stats go_on(const bl_engine_options *o, text *t, uint32_t n) {
+    bl_engine *e = open_engine(o);
+    for (uint32_t i = 0; i < n; i++) {
+        bl_request r;
+        bl_request_init(&r);
+        r.prompt = t[i].ids;
+        r.n_prompt = t[i].n;
+        r.max_tokens = N_GIVEN;
+        r.sampling.temperature = 0.0f;
+        bl_session *s = submit(e, &r);
+        for (bl_event ev = next_event(s); ev.kind == BL_EVENT_TOKEN; ev = next_event(s)) {
+            t[i].ids[t[i].n++] = ev.id;
+        }
+        bl_session_free(s);
+    }
+    bl_engine_stats st;
+    bl_engine_get_stats(e, &st);
+    bl_engine_close(e);
+    return st.draft;
+}
+
+/* As often as the head agrees with the model when it is given the same texts (within 3 points: a round starts
+ * where the one before ended, teacher forcing looks at every position). */
+static void test_acceptance_is_what_teacher_forcing_predicts(void **state) {
+    (void)state;
+    static text texts[MAX_TEXTS];
+    char folder[400];
+    const char *shared = getenv("BL_SHARED");
+    snprintf(folder, sizeof folder, "%s/fixtures/small/qwen3_5-doc",
+             shared ? shared : BL_SOURCE_DIR "/../shared");
+    if (access(folder, R_OK) != 0) {
+        printf("%s is not there: skipped\n", folder);
+        skip();
+    }
+    bl_engine_options o = options(2);
+    o.model_path = folder;
+    o.n_context = MAX_TEXT;
+    uint32_t n = read_prompts(folder, texts);
+    assert_true(n > 2);
+    bl_draft_stats got = go_on(&o, texts, n);
+    bl_draft_agreement sum = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        bl_draft_agreement a;
+        TINY_MUST(bl_model_measure_draft(&o, texts[i].ids, texts[i].n, NULL, NULL, &a, NULL));
+        for (uint32_t d = 0; d < BL_DRAFT_MEASURED; d++) {
+            sum.n_rows[d] += a.n_rows[d];
+            sum.n_agreed[d] += a.n_agreed[d];
+        }
+    }
+    for (uint32_t d = 0; d < BL_DRAFT_MEASURED; d++) {
+        double accepted = (double)got.n_accepted[d] / (double)got.n_proposed[d];
+        double agreed = (double)sum.n_agreed[d] / (double)sum.n_rows[d];
+        printf("depth %u: %llu of %llu accepted (%.3f), teacher forcing %.3f\n", d + 1,
+               (unsigned long long)got.n_accepted[d], (unsigned long long)got.n_proposed[d], accepted,
+               agreed);
+        assert_true(got.n_proposed[d] > 200);
+        assert_true(fabs(accepted - agreed) <= 0.03);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_right_drafts_save_steps),
@@ -290,6 +385,7 @@ int main(void) {
         cmocka_unit_test(test_depth_zero_leaves_the_head_out),
         cmocka_unit_test(test_script_is_checked),
         cmocka_unit_test(test_unreadable_head_costs_the_head),
+        cmocka_unit_test(test_acceptance_is_what_teacher_forcing_predicts),
     };
     return cmocka_run_group_tests_name("draft", tests, NULL, NULL);
 }
