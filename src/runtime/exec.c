@@ -42,7 +42,8 @@ struct bl_exec {
     uint32_t n_tentatives, n_taped;
     recurrence *recurrences; /* [n_recurrences] */
     uint32_t n_recurrences;
-    float *passing; /* [max_seqs][widest state]: of the layer that runs */
+    size_t passing_stride, tape_stride;
+    float *passing; /* [max_seqs][passing_stride]: of the layer that runs */
     float *tape;    /* [n_recurrences][max_out][tape_stride] */
     float *last;    /* one row of HIDDEN */
 };
@@ -78,7 +79,7 @@ static uint32_t count_recurrences(const bl_model *m) {
     return n;
 }
 
-static uint64_t tape_stride(const bl_model *m) {
+static uint64_t taped_floats(const bl_model *m) {
     uint64_t n = 0;
     for (size_t i = 0; i < BL_COUNTOF(taped_slots); i++) {
         n += bl_slot_stride(m->widths[taped_slots[i]]);
@@ -98,7 +99,7 @@ static uint64_t tentative_floats(const bl_model *m, const bl_exec_size *z, uint6
     if (z->max_draft == 0) {
         return *ret_tape = 0;
     }
-    *ret_tape = count_recurrences(m) * max_out_of(z) * tape_stride(m);
+    *ret_tape = count_recurrences(m) * max_out_of(z) * taped_floats(m);
     return widest_state(m) * z->max_seqs + bl_slot_stride(m->widths[BL_SLOT_HIDDEN]);
 }
 
@@ -142,9 +143,11 @@ static bool alloc_tentative(bl_exec *x) {
     }
     (void)tentative_floats(m, &x->size, &tape);
     uint32_t n = count_recurrences(m);
+    x->passing_stride = (size_t)widest_state(m);
+    x->tape_stride = (size_t)taped_floats(m);
     x->tentatives = bl_alloc_array(x->size.max_seqs, sizeof *x->tentatives);
     x->recurrences = bl_alloc_array(n, sizeof *x->recurrences);
-    x->passing = bl_alloc_aligned(64, (size_t)(widest_state(m) * x->size.max_seqs) * sizeof(float));
+    x->passing = bl_alloc_aligned(64, x->passing_stride * x->size.max_seqs * sizeof(float));
     x->tape = bl_alloc_aligned(64, BL_MAX((size_t)tape, 16u) * sizeof(float));
     x->last = bl_alloc_aligned(64, bl_slot_stride(m->widths[BL_SLOT_HIDDEN]) * sizeof(float));
     if (!x->tentatives || !x->recurrences || !x->passing || !x->tape || !x->last) {
@@ -289,17 +292,17 @@ void bl_exec_add_tentative(bl_exec *x, const bl_kv_seq *seq, const int32_t *toke
     bl_exec_add(x, seq, tokens, n, pos);
     for (uint32_t k = 0; k < x->n_recurrences; k++) {
         x->states[(size_t)x->recurrences[k].state * x->size.max_seqs + i] =
-            x->passing + widest_state(x->m) * i;
+            x->passing + x->passing_stride * i;
     }
 }
 
 /* Sets aside what a recurrence is about to read of the tentative rows, or puts the kept of it in place. */
 static void copy_taped(bl_exec *x, uint32_t layer, bool play) {
-    float *tape = x->tape + (size_t)(layer * x->max_out * tape_stride(x->m));
+    float *tape = x->tape + (size_t)layer * x->max_out * x->tape_stride;
     uint32_t kept = 0;
     for (uint32_t i = 0; i < x->n_tentatives; i++) {
         const tentative *t = &x->tentatives[i];
-        float *p = tape + (size_t)(t->taped * tape_stride(x->m));
+        float *p = tape + t->taped * x->tape_stride;
         for (size_t k = 0; k < BL_COUNTOF(taped_slots); k++) {
             size_t floats = bl_slot_stride(x->m->widths[taped_slots[k]]);
             if (play) {
@@ -400,11 +403,6 @@ bl_code bl_exec_draft(bl_exec *x, bl_err *err) {
 
 bl_code bl_exec_draft_store(bl_exec *x, bl_err *err) {
     return bl_exec_run(x, x->m->draft_op, x->m->draft_stored_op, err);
-}
-
-void bl_exec_carry(bl_exec *x, const bl_kv_seq *seq, uint32_t row) {
-    memcpy(bl_kv_seq_state(seq, x->m->draft_state), row_of(x, BL_SLOT_HIDDEN, row),
-           bl_slot_stride(x->m->widths[BL_SLOT_HIDDEN]) * sizeof(float));
 }
 
 void bl_exec_resume(bl_exec *x, const bl_kv_seq *seq, uint32_t i) {

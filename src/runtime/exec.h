@@ -73,15 +73,13 @@ bl_code bl_exec_draft(bl_exec *x, bl_err *err) BL_MUST_CHECK;
 bl_code bl_exec_draft_store(bl_exec *x, bl_err *err) BL_MUST_CHECK;
 /* A sequence's state holds the hidden of its last position, because the head's row for it waits for the token
  * that follows (spec models.md §5.2).
- * carry: row `row` of BL_SLOT_HIDDEN becomes that state. resume: the state becomes row i. shift: row `from`
- * becomes row i <= from. */
-void bl_exec_carry(bl_exec *x, const bl_kv_seq *seq, uint32_t row);
+ * resume: the state becomes row i of BL_SLOT_HIDDEN. shift: row `from` becomes row i <= from. */
 void bl_exec_resume(bl_exec *x, const bl_kv_seq *seq, uint32_t i);
 void bl_exec_shift(bl_exec *x, uint32_t i, uint32_t from);
 /* Adds the head's rows for positions [from, to) of a sequence to a step that was begun, where the last
  * evaluated step held positions [pos, pos + n) in its rows row0 ...: from is pos or pos - 1, to <= pos + n,
  * to - from <= n; ids: the sequence's tokens by position. Sequences come in the order of their rows. Then
- * carries the hidden of position pos + n - 1. */
+ * keeps the hidden of position pos + n - 1 in that state. */
 void bl_exec_add_pairs(bl_exec *x, const bl_kv_seq *seq, const int32_t *ids, uint32_t from, uint32_t to,
                        uint32_t pos, uint32_t n, uint32_t row0);
 /* After bl_exec_draft: logits of the n <= max_out given rows (ascending); may be repeated. */
