@@ -438,7 +438,9 @@ static bool gave_token(const bl_session *s) {
 /* The nth draft of a session, made in row i, goes where its token will stand if it is right. */
 static void write_draft(bl_engine *e, bl_session *s, uint32_t nth, uint32_t i) {
     uint32_t k = s->n_output + nth;
-    s->ids[s->n_prompt + k] = k < s->n_script ? s->script[k] : bl_exec_likeliest(e->exec, i);
+    bool bad; /* drafts may be anything: the model judges them */
+    uint32_t best = bl_sampler_arg_max(bl_exec_logits(e->exec, i), e->model.info.n_vocab, &bad);
+    s->ids[s->n_prompt + k] = k < s->n_script ? s->script[k] : (int32_t)best;
 }
 
 /* The nth draft of every item that wants so many: from the hidden of its last position and the token behind

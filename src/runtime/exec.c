@@ -444,15 +444,6 @@ const float *bl_exec_logits(const bl_exec *x, uint32_t i) {
     return bl_exec_slot_row(x, BL_SLOT_LOGITS, i);
 }
 
-int32_t bl_exec_likeliest(const bl_exec *x, uint32_t i) {
-    const float *logits = bl_exec_logits(x, i);
-    uint32_t best = 0;
-    for (uint32_t k = 1; k < x->m->widths[BL_SLOT_LOGITS]; k++) {
-        best = logits[k] > logits[best] ? k : best;
-    }
-    return (int32_t)best;
-}
-
 const float *bl_exec_slot_row(const bl_exec *x, uint32_t slot, uint32_t i) {
     return row_of(x, slot, i);
 }

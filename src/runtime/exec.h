@@ -86,8 +86,6 @@ void bl_exec_add_pairs(bl_exec *x, const bl_kv_seq *seq, const int32_t *ids, uin
 bl_code bl_exec_draft_head(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *err) BL_MUST_CHECK;
 /* Row i of the last finish, head or draft_head; n_vocab floats. */
 const float *bl_exec_logits(const bl_exec *x, uint32_t i);
-/* The token of the largest of them, the lowest of several. */
-int32_t bl_exec_likeliest(const bl_exec *x, uint32_t i);
 /* Row i of any slot, for tests and traces. */
 const float *bl_exec_slot_row(const bl_exec *x, uint32_t slot, uint32_t i);
 

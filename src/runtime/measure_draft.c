@@ -9,6 +9,7 @@
 #include "runtime/exec.h"
 #include "runtime/kv.h"
 #include "runtime/loader.h"
+#include "runtime/sampler.h"
 
 /* Tokens of a piece. Within one the head's second step writes its keys where the first step's are, so a piece
  * starts from an empty sequence. */
@@ -89,7 +90,7 @@ typedef bl_code head_fn(bl_exec *x, const uint32_t *rows, uint32_t n, bl_err *er
 
 /* The likeliest token of every row of the step. */
 static bl_code choices(machine *m, head_fn *head, uint32_t n, int32_t *ret, bl_err *err) {
-    uint32_t rows[BL_EXEC_MAX_OUT];
+    uint32_t rows[BL_EXEC_MAX_OUT], n_vocab = m->l.model->cfg.n_vocab;
     for (uint32_t r = 0; r < n; r += BL_EXEC_MAX_OUT) {
         uint32_t k = BL_MIN(n - r, BL_EXEC_MAX_OUT);
         for (uint32_t i = 0; i < k; i++) {
@@ -98,7 +99,8 @@ static bl_code choices(machine *m, head_fn *head, uint32_t n, int32_t *ret, bl_e
         BL_TRY(check_going(m, err));
         BL_TRY(head(m->exec, rows, k, err));
         for (uint32_t i = 0; i < k; i++) {
-            ret[r + i] = bl_exec_likeliest(m->exec, i);
+            bool bad;
+            ret[r + i] = (int32_t)bl_sampler_arg_max(bl_exec_logits(m->exec, i), n_vocab, &bad);
         }
     }
     return BL_OK;

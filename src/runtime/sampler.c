@@ -157,9 +157,7 @@ static double weigh_all(bl_sampler *s, const float *l, float max, float temperat
     return total;
 }
 
-/* Largest logit, ties to the lower id. *ret_bad: some logit is NaN or infinite (then the result means nothing
- * unless minus infinity is all there is of that). */
-static uint32_t arg_max(const float *l, uint32_t n, bool *ret_bad) {
+uint32_t bl_sampler_arg_max(const float *l, uint32_t n, bool *ret_bad) {
     float lane[MAX_LANES];
     uint32_t bad[MAX_LANES] = {0};
     for (uint32_t j = 0; j < MAX_LANES; j++) {
@@ -480,14 +478,14 @@ bl_code bl_sampler_pick(bl_sampler *s, const float *logits, const bl_pick_inputs
                         bl_err *err) {
     const bl_sampling *p = in->sampling;
     bool bad;
-    uint32_t best = arg_max(logits, s->n_vocab, &bad);
+    uint32_t best = bl_sampler_arg_max(logits, s->n_vocab, &bad);
     if (bad) {
         BL_FAIL(err, BL_EINTERNAL, "the model produced a logit that is NaN or infinite at position %u",
                 in->pos);
     }
     const float *l = adjust(s, logits, in);
     if (l != logits) {
-        best = arg_max(l, s->n_vocab, &bad);
+        best = bl_sampler_arg_max(l, s->n_vocab, &bad);
         if (l[best] == -INFINITY) {
             BL_FAIL(err, BL_EINVAL, "the mask allows none of %u tokens at position %u", s->n_vocab, in->pos);
         }
@@ -517,10 +515,10 @@ void bl_sampler_logprobs(bl_sampler *s, const float *logits, int32_t id, uint32_
 uint32_t bl_sampler_support(bl_sampler *s, const float *logits, const bl_pick_inputs *in,
                             const int32_t **ret_ids, const float **ret_weights) {
     bool bad;
-    (void)arg_max(logits, s->n_vocab, &bad);
+    (void)bl_sampler_arg_max(logits, s->n_vocab, &bad);
     const float *l = adjust(s, logits, in);
     bool none;
-    uint32_t best = arg_max(l, s->n_vocab, &none);
+    uint32_t best = bl_sampler_arg_max(l, s->n_vocab, &none);
     if (bad || l[best] == -INFINITY) {
         return 0;
     }

@@ -21,6 +21,9 @@ void bl_sampler_free(bl_sampler *s);
 /* BL_EINVAL naming the field. */
 bl_code bl_sampling_check(const bl_sampling *p, bl_err *err) BL_MUST_CHECK;
 
+/* Largest of n logits, ties to the lower id; < n. *ret_bad: some logit is NaN or infinite (then the result
+ * means nothing unless minus infinity is all there is of that). */
+uint32_t bl_sampler_arg_max(const float *l, uint32_t n, bool *ret_bad);
 /* Picks a token. BL_EINTERNAL when a logit is NaN or infinite; BL_EINVAL when the mask allows no token. */
 bl_code bl_sampler_pick(bl_sampler *s, const float *logits, const bl_pick_inputs *in, int32_t *ret_id,
                         bl_err *err) BL_MUST_CHECK;
