@@ -1,5 +1,6 @@
 #include "base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -212,6 +213,27 @@ bl_code bl_file_make_dirs(const char *path, bl_err *err) {
     }
     if (!bl_file_is_dir(path)) {
         BL_FAIL(err, BL_EIO, "'%s' exists and is no folder", path);
+    }
+    return BL_OK;
+}
+
+bl_code bl_file_check_new_dir(const char *path, bool *ret_exists, bl_err *err) {
+    struct stat st;
+    *ret_exists = lstat(path, &st) == 0 || errno != ENOENT;
+    if (!*ret_exists) {
+        return BL_OK;
+    }
+    DIR *d = opendir(path);
+    if (!d) {
+        BL_FAIL(err, BL_EINVAL, "'%.150s' cannot be the new folder: %s", path, strerror(errno));
+    }
+    bool empty = true;
+    for (struct dirent *e; (e = readdir(d));) {
+        empty = empty && (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0);
+    }
+    closedir(d);
+    if (!empty) {
+        BL_FAIL(err, BL_EINVAL, "'%.150s' is not empty, a new or an empty folder is needed", path);
     }
     return BL_OK;
 }

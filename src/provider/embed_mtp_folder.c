@@ -151,26 +151,6 @@ static bl_code join(const char *dir, const char *name, char ret[PATH_MAX], bl_er
     return BL_OK;
 }
 
-static bl_code check_out(const char *out, bl_err *err) {
-    struct stat st;
-    if (lstat(out, &st) != 0 && errno == ENOENT) {
-        return BL_OK;
-    }
-    DIR *d = opendir(out);
-    if (!d) {
-        BL_FAIL(err, BL_EINVAL, "'%.150s' cannot be the new folder: %s", out, strerror(errno));
-    }
-    bool empty = true;
-    for (struct dirent *e; (e = readdir(d));) {
-        empty = empty && (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0);
-    }
-    closedir(d);
-    if (!empty) {
-        BL_FAIL(err, BL_EINVAL, "'%.150s' is not empty, a new or an empty folder is needed", out);
-    }
-    return BL_OK;
-}
-
 /* "a/b//" -> "a" and "b"; "b" -> "." and "b". */
 static bl_code split(const char *out, char parent[PATH_MAX], char name[NAME_MAX + 1], bl_err *err) {
     size_t end = strlen(out);
@@ -195,7 +175,8 @@ static bl_code split(const char *out, char parent[PATH_MAX], char name[NAME_MAX 
 bl_code bl_embed_mtp_make_folder(bl_embed_mtp *e, bl_err *err) {
     char name[NAME_MAX + 1], hidden[NAME_MAX + 1];
     BL_TRY(split(e->o->out, e->parent, name, err));
-    BL_TRY(check_out(e->o->out, err));
+    bool exists;
+    BL_TRY(bl_file_check_new_dir(e->o->out, &exists, err));
     snprintf(hidden, sizeof hidden, ".%.200s.tmp.%ld", name, (long)getpid());
     BL_TRY(join(e->parent, hidden, e->folder, err));
     BL_TRY(bl_file_make_dirs(e->parent, err));

@@ -1,11 +1,8 @@
 #include "provider/quantize.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/base.h"
@@ -60,23 +57,11 @@ static bl_code read_source(bl_quantize_work *r, bl_err *err) {
 
 /* *ret_made: the folder did not exist. */
 static bl_code prepare_folder(const char *dst, bool *ret_made, bl_err *err) {
-    struct stat st;
-    if (lstat(dst, &st) != 0 && errno == ENOENT) {
+    bool exists;
+    BL_TRY(bl_file_check_new_dir(dst, &exists, err));
+    if (!exists) {
         BL_TRY(bl_file_make_dirs(dst, err));
         *ret_made = true;
-        return BL_OK;
-    }
-    DIR *d = opendir(dst);
-    if (!d) {
-        BL_FAIL(err, BL_EINVAL, "'%.150s' cannot be the new folder: %s", dst, strerror(errno));
-    }
-    bool empty = true;
-    for (struct dirent *e; (e = readdir(d));) {
-        empty = empty && (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0);
-    }
-    closedir(d);
-    if (!empty) {
-        BL_FAIL(err, BL_EINVAL, "'%.150s' is not empty, a new or an empty folder is needed", dst);
     }
     return BL_OK;
 }
