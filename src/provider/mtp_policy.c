@@ -132,33 +132,22 @@ bool bl_mtp_asks(const bl_mtp_request *r) {
            may_declare(r);
 }
 
-/* An embedded head that is declared outranks every other, and one that is wrong is not replaced silently. */
-static void decide_embedded(const bl_mtp_inspection *i, bl_mtp_decision *d) {
-    d->source = BL_MTP_SOURCE_INLINE;
+/* A head that was looked at and is wrong is not replaced silently: not by one from outside, and not by one
+ * from the catalog. */
+static void decide_inspected(const bl_mtp_inspection *i, bl_mtp_outcome outcome, bl_mtp_reason invalid,
+                             bl_mtp_decision *d) {
     if (i->finding == BL_MTP_FOUND_OK) {
-        d->outcome = BL_MTP_EMBEDDED;
+        d->outcome = outcome;
         d->reason = BL_MTP_READY;
         return;
     }
-    d->reason = BL_MTP_INLINE_ARTIFACT_INVALID;
+    d->reason = invalid;
     memcpy(d->detail, i->detail, sizeof d->detail);
 }
 
 bool bl_mtp_asks_local(const bl_mtp_request *r) {
     return !r->stopping && !r->killed && is_enabled(r) && !bl_mtp_asks(r) &&
            bl_mtp_family_embeds(r->model_type) && !bl_word_is_blank(r->drafter_path);
-}
-
-/* Never replaced silently by one from the catalog. */
-static void decide_local(const bl_mtp_inspection *i, bl_mtp_decision *d) {
-    d->source = BL_MTP_SOURCE_LOCAL;
-    if (i->finding == BL_MTP_FOUND_OK) {
-        d->outcome = BL_MTP_EXTERNAL;
-        d->reason = BL_MTP_READY;
-        return;
-    }
-    d->reason = BL_MTP_LOCAL_ARTIFACT_INVALID;
-    memcpy(d->detail, i->detail, sizeof d->detail);
 }
 
 static void decide_elsewhere(const bl_mtp_request *r, bl_mtp_decision *d) {
@@ -185,10 +174,12 @@ void bl_mtp_decide(const bl_mtp_request *r, const bl_mtp_inspection *inspection,
         d.reason = BL_MTP_CONFIG_DISABLED;
     } else if (bl_mtp_asks(r)) {
         BL_ASSERT(inspection);
-        decide_embedded(inspection, &d);
+        d.source = BL_MTP_SOURCE_INLINE;
+        decide_inspected(inspection, BL_MTP_EMBEDDED, BL_MTP_INLINE_ARTIFACT_INVALID, &d);
     } else if (bl_mtp_asks_local(r)) {
         BL_ASSERT(inspection);
-        decide_local(inspection, &d);
+        d.source = BL_MTP_SOURCE_LOCAL;
+        decide_inspected(inspection, BL_MTP_EXTERNAL, BL_MTP_LOCAL_ARTIFACT_INVALID, &d);
     } else {
         decide_elsewhere(r, &d);
     }

@@ -530,15 +530,18 @@ static bl_mtp_finding check_shards(const char *dir, const bl_mtp_probe *p, const
 
 /* ---- the inspection ------------------------------------------------------------------------------------ */
 
+/* The head's tensors among those of map, sorted; list has room for one more than map. */
+typedef bl_mtp_finding collect_fn(json_t *map, entry *list, size_t *ret_n, bl_err *err);
+
 /* map: tensors to shards, checked. */
-static bl_mtp_finding inspect_tensors(const char *dir, const bl_mtp_probe *p, json_t *map,
+static bl_mtp_finding inspect_tensors(const char *dir, const bl_mtp_probe *p, json_t *map, collect_fn *choose,
                                       bl_mtp_inspection *ret, bl_err *err) {
     size_t n = 0;
     entry *list = bl_alloc_array(json_object_size(map) + 1, sizeof *list);
     if (!list) {
         FIND(err, BL_MTP_FOUND_NO_MEMORY, "no memory for %zu names", json_object_size(map));
     }
-    bl_mtp_finding f = collect(map, list, &n, err);
+    bl_mtp_finding f = choose(map, list, &n, err);
     if (f == BL_MTP_FOUND_OK) {
         f = check_shards(dir, p, map, list, n, &ret->artifact_bytes, err);
     }
@@ -553,7 +556,7 @@ static bl_mtp_finding inspect_indexed(const char *dir, const bl_mtp_probe *p, bl
     LOOK(read_index(dir, ret->index_sha256, &index, err));
     bl_mtp_finding f = check_index(index, &map, err);
     if (f == BL_MTP_FOUND_OK) {
-        f = inspect_tensors(dir, p, map, ret, err);
+        f = inspect_tensors(dir, p, map, collect, ret, err);
     }
     json_decref(index);
     return f;
@@ -617,7 +620,7 @@ static bl_mtp_finding inspect_single(const char *dir, const char *path, const bl
         f = digest_header(path, ret->index_sha256, err);
     }
     if (f == BL_MTP_FOUND_OK) {
-        f = inspect_tensors(dir, p, map, ret, err);
+        f = inspect_tensors(dir, p, map, collect, ret, err);
     }
     json_decref(map);
     return f;
@@ -755,19 +758,8 @@ static bl_mtp_finding collect_all(json_t *map, entry *list, size_t *ret_n, bl_er
 
 static bl_mtp_finding inspect_members(const char *dir, const bl_mtp_probe *p, json_t *map,
                                       bl_mtp_inspection *ret, bl_err *err) {
-    size_t n = 0;
     LOOK(list_members(dir, map, err));
-    entry *list = bl_alloc_array(json_object_size(map) + 1, sizeof *list);
-    if (!list) {
-        FIND(err, BL_MTP_FOUND_NO_MEMORY, "no memory for %zu names", json_object_size(map));
-    }
-    bl_mtp_finding f = collect_all(map, list, &n, err);
-    if (f == BL_MTP_FOUND_OK) {
-        f = check_shards(dir, p, map, list, n, &ret->artifact_bytes, err);
-    }
-    ret->n_tensors = (uint32_t)n;
-    bl_free(list);
-    return f;
+    return inspect_tensors(dir, p, map, collect_all, ret, err);
 }
 
 /* Of config.json: the family, the block, and how its matrices are quantised, into p. */
