@@ -1,7 +1,6 @@
 /* `darkbloom beta`: optional behaviour, switched by name. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/base.h"
 #include "cli/commands.h"
@@ -22,10 +21,6 @@ static const bl_opt options[] = {
 };
 
 #define IDS "gemma-prefill-layer18|gemma-weighted-r1|mtp"
-
-static void print_text(const char *text) {
-    (void)bl_cli_write_text(stdout, text, strlen(text), isatty(STDOUT_FILENO) == 1);
-}
 
 /* A feature whose key nothing in this version reads: the switch is kept for the version that does. */
 static bool acts(const bl_beta_feature *f) {
@@ -59,11 +54,6 @@ static int open_config(const beta_args *a, bl_config **ret) {
     return bl_cli_config_open(&a->config, a->store.home, ret, &err) == BL_OK ? -1 : bl_cli_fail(&err);
 }
 
-static int wrong_usage(const bl_err *err) {
-    bl_cli_errorf("%s", err->msg);
-    return BL_EXIT_USAGE;
-}
-
 /* ---- list -------------------------------------------------------------------------------------- */
 
 static int run_list(int argc, char **argv);
@@ -81,7 +71,7 @@ static void print_list(const bl_config *c) {
     size_t n = 0;
     const bl_beta_feature *all = bl_beta_features(&n);
     printf("Beta features in ");
-    print_text(bl_config_file(c));
+    bl_cli_print_text(bl_config_file(c));
     printf("%s\n", bl_config_exists(c) ? "" : " (not there: defaults)");
     for (size_t i = 0; i < n; i++) {
         static const char *const shown[BL_BETA_STATE__MAX] = {"[off] ", "[on ] ", "[auto]"};
@@ -141,7 +131,7 @@ static void print_status(const bl_beta_feature *f, const bl_config *c) {
     printf("%s (%s): %s", f->title, f->id, shown[bl_beta_requested(f, c)]);
     if (v->in_file) {
         printf(", line %u of ", v->line);
-        print_text(bl_config_file(c));
+        bl_cli_print_text(bl_config_file(c));
         putchar('\n');
     } else {
         printf(", by default\n");
@@ -160,7 +150,7 @@ static int run_status(int argc, char **argv) {
         return status;
     }
     if (o.n_args > 0 && bl_beta_find(o.args[0], &only, &err) != BL_OK) {
-        return wrong_usage(&err);
+        return bl_cli_wrong_usage(&err);
     }
     if ((status = open_config(&a, &c)) >= 0) {
         return status;
@@ -233,7 +223,7 @@ static bl_code tell(const beta_args *a, const bl_beta_feature *f, const char *pa
         print_details(f);
         printf("  %s in ", key);
     }
-    print_text(path);
+    bl_cli_print_text(path);
     putchar('\n');
     return BL_OK;
 }
@@ -250,7 +240,7 @@ static int toggle(const bl_command *command, bool on, int argc, char **argv) {
         return status;
     }
     if (bl_beta_find(o.args[0], &f, &err) != BL_OK) {
-        return wrong_usage(&err);
+        return bl_cli_wrong_usage(&err);
     }
     bl_code rc = bl_cli_config_path(&a.config, a.store.home, path, &err);
     if (rc == BL_OK) {

@@ -2,7 +2,6 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/base.h"
 #include "base/words.h"
@@ -154,10 +153,6 @@ static bl_code setting_json(const setting *s, json_t **ret, bl_err *err) {
     return BL_OK;
 }
 
-static void print_text(const char *text) {
-    (void)bl_cli_write_text(stdout, text, strlen(text), isatty(STDOUT_FILENO) == 1);
-}
-
 /* Parses, loads the file and prints its warnings; < 0 to go on. */
 static int begin(const bl_command *command, int argc, char **argv, config_args *a, bl_opts *o,
                  bl_config **ret) {
@@ -168,11 +163,6 @@ static int begin(const bl_command *command, int argc, char **argv, config_args *
     }
     check_variables();
     return bl_cli_config_open(&a->config, a->store.home, ret, &err) == BL_OK ? -1 : bl_cli_fail(&err);
-}
-
-static int wrong_usage(const bl_err *err) {
-    bl_cli_errorf("%s", err->msg);
-    return BL_EXIT_USAGE;
 }
 
 /* ---- show -------------------------------------------------------------------------------------- */
@@ -223,7 +213,7 @@ static bl_code show_json(const config_args *a, const bl_config *c, bl_err *err) 
 
 static bl_code show_table(const config_args *a, const bl_config *c, bl_err *err) {
     BL_TRY(check_all(a, c, err));
-    print_text(bl_config_file(c));
+    bl_cli_print_text(bl_config_file(c));
     printf("%s\n\n", bl_config_exists(c) ? "" : " (not there: defaults)");
     for (unsigned id = 0; id < BL_CONFIG__MAX; id++) {
         setting s;
@@ -232,9 +222,9 @@ static bl_code show_table(const config_args *a, const bl_config *c, bl_err *err)
         if (rc == BL_OK) {
             write_origin(&s, base_name(bl_config_file(c)), origin, sizeof origin);
             printf("%-43s ", s.name);
-            print_text(s.value.len > 0 ? bl_buf_str(&s.value) : "-");
+            bl_cli_print_text(s.value.len > 0 ? bl_buf_str(&s.value) : "-");
             printf("%*s  ", (int)(s.value.len < 14 ? 14 - BL_MAX(s.value.len, (size_t)1) : 0), "");
-            print_text(origin);
+            bl_cli_print_text(origin);
             putchar('\n');
         }
         setting_done(&s);
@@ -267,7 +257,7 @@ static int run_show(int argc, char **argv) {
         return status;
     }
     if (n + 1 < argc && read_line(&a, argc - n - 1, argv + n + 1, &err) != BL_OK) {
-        status = wrong_usage(&err);
+        status = bl_cli_wrong_usage(&err);
     } else {
         status = (a.json ? show_json(&a, c, &err) : show_table(&a, c, &err)) == BL_OK ? BL_EXIT_OK
                                                                                       : bl_cli_fail(&err);
@@ -314,7 +304,7 @@ static bl_code print_bare(const char *name, const char *value, bl_err *err) {
         BL_FAIL(err, BL_ENOTFOUND, "%s is not set", name);
     }
     BL_TRY(bl_cli_config_json(value, &j, err));
-    print_text(json_is_string(j) ? json_string_value(j) : value);
+    bl_cli_print_text(json_is_string(j) ? json_string_value(j) : value);
     putchar('\n');
     json_decref(j);
     return BL_OK;
@@ -351,7 +341,7 @@ static int run_get(int argc, char **argv) {
         return status;
     }
     if (bl_config_find(o.args[0], &id, &entry, &err) != BL_OK) {
-        status = wrong_usage(&err);
+        status = bl_cli_wrong_usage(&err);
     } else {
         status = get_one(&a, c, id, entry, &err) == BL_OK ? BL_EXIT_OK : bl_cli_fail(&err);
     }
@@ -436,7 +426,7 @@ static bl_code tell_change(const config_args *a, const char *path, const change 
     }
     printf("%s %s %s", ch->name, written ? "=" : "already is", ch->value);
     printf("  in ");
-    print_text(path);
+    bl_cli_print_text(path);
     putchar('\n');
     return BL_OK;
 }
@@ -464,7 +454,7 @@ static int run_set(int argc, char **argv) {
     }
     if (rc != BL_OK) {
         bl_buf_done(&value);
-        return wrong_usage(&err);
+        return bl_cli_wrong_usage(&err);
     }
     bool written = false;
     ch.value = bl_buf_str(&value);
@@ -526,10 +516,10 @@ static void explain_text(const setting *s, const bl_config *c) {
     printf("  allowed      %s\n", bl_config_allowed(s->id, allowed));
     printf("  default      %s\n", s->key->def != NULL ? s->key->def : "not set");
     printf("  now          ");
-    print_text(s->value.len > 0 ? bl_buf_str(&s->value) : "not set");
+    bl_cli_print_text(s->value.len > 0 ? bl_buf_str(&s->value) : "not set");
     if (s->value.len > 0) {
         printf(", ");
-        print_text(origin);
+        bl_cli_print_text(origin);
     }
     putchar('\n');
     if (env[0] != '\0') {
@@ -594,7 +584,7 @@ static int run_explain(int argc, char **argv) {
         ids[n] = (bl_config_id)n;
     }
     if (found != BL_OK) {
-        status = wrong_usage(&err);
+        status = bl_cli_wrong_usage(&err);
     } else {
         status = explain_keys(&a, c, ids, n, &err) == BL_OK ? BL_EXIT_OK : bl_cli_fail(&err);
     }

@@ -351,6 +351,15 @@ bool bl_cli_write_text(FILE *f, const char *text, size_t n, bool for_terminal) {
     return fflush(f) != EOF && !ferror(f);
 }
 
+void bl_cli_print_text(const char *text) {
+    (void)bl_cli_write_text(stdout, text, strlen(text), isatty(STDOUT_FILENO) == 1);
+}
+
+int bl_cli_wrong_usage(const bl_err *err) {
+    bl_cli_errorf("%s", err->msg);
+    return BL_EXIT_USAGE;
+}
+
 int bl_cli_fail(const bl_err *err) {
     bl_cli_error(err);
     return err->code == BL_ECANCEL ? BL_EXIT_INTERRUPTED : BL_EXIT_FAILED;

@@ -270,6 +270,10 @@ bl_code bl_cli_read_stdin(size_t max_bytes, bl_buf *ret, bl_err *err) BL_MUST_CH
 /* Writes text and flushes. for_terminal: control characters other than newline and tab, which could steer the
  * terminal, become '?'. False when it could not be written. */
 bool bl_cli_write_text(FILE *f, const char *text, size_t n, bool for_terminal);
+/* The same to standard output, of a whole string. */
+void bl_cli_print_text(const char *text);
+/* Prints the error; the exit status of wrong arguments. */
+int bl_cli_wrong_usage(const bl_err *err);
 /* Prints the error and gives the exit status that belongs to it. */
 int bl_cli_fail(const bl_err *err);
 
