@@ -3,7 +3,6 @@
  */
 #include "../unit/cmocka_all.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include "../unit/tiny_qwen.h"
 #include "faults.h"
 #include "provider/embed_mtp.h"
+#include "stopper.h"
 
 static char target[96], head[96], out[96];
 
@@ -25,21 +25,9 @@ static bl_embed_mtp_options options(bool copy) {
                                   .copy = copy};
 }
 
-static uint32_t count_entries(const char *dir) {
-    DIR *d = opendir(at(dir));
-    uint32_t n = 0;
-    for (struct dirent *e; d && (e = readdir(d));) {
-        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
-    }
-    if (d) {
-        closedir(d);
-    }
-    return n;
-}
-
 /* How many entries the folder of results had. */
 static uint32_t remove_results(void) {
-    uint32_t n = count_entries("new");
+    uint32_t n = count_entries(at("new"));
     assert_int_equal(nftw(at("new"), remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
     make_dir("new");
     return n;
@@ -55,7 +43,7 @@ static void embed_under(unsigned kinds, bool persistent, bool copy, bl_code allo
         bl_err err = {0};
         bl_code rc = bl_embed_mtp_run(&o, &report, &err);
         faults_disarm();
-        assert_int_equal(count_entries("new/out"), rc == BL_OK ? 5 : 0);
+        assert_int_equal(count_entries(at("new/out")), rc == BL_OK ? 5 : 0);
         assert_int_equal(remove_results(), rc == BL_OK ? 1 : 0);
         /* a head's shard that cannot be opened is left out by the checkpoint: the head is then incomplete */
         bool left_out = rc == BL_EFORMAT && strstr(err.msg, "the head cannot be used with the target");
@@ -79,19 +67,6 @@ static void test_each_call_failing(void **state) {
     embed_under(FAULT_IO, false, false, BL_EIO);
     embed_under(FAULT_IO, true, false, BL_EIO);
     embed_under(FAULT_IO, true, true, BL_EIO);
-}
-
-typedef struct {
-    atomic_bool cancel;
-    uint32_t n_blocks, stop_at;
-} stopper;
-
-static void stop(void *user, uint64_t done, uint64_t total) {
-    stopper *s = user;
-    assert_true(done > 0 && done <= total);
-    if (++s->n_blocks == s->stop_at) {
-        atomic_store_explicit(&s->cancel, true, memory_order_relaxed);
-    }
 }
 
 static void test_interrupted(void **state) {

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "faults.h"
 #include "provider/quantize.h"
+#include "stopper.h"
 
 static const char tiny[] = BL_SOURCE_DIR "/tests/fixtures/tiny/llama-tiny";
 static char parent[64], dst[80];
@@ -75,19 +76,6 @@ static void test_each_call_failing(void **state) {
     (void)state;
     quantize_under(FAULT_IO, false, BL_EIO);
     quantize_under(FAULT_IO, true, BL_EIO);
-}
-
-typedef struct {
-    atomic_bool cancel;
-    uint32_t n_blocks, stop_at;
-} stopper;
-
-static void stop(void *user, uint64_t done, uint64_t total) {
-    stopper *s = user;
-    assert_true(done > 0 && done <= total);
-    if (++s->n_blocks == s->stop_at) {
-        atomic_store_explicit(&s->cancel, true, memory_order_relaxed);
-    }
 }
 
 static void test_interrupted(void **state) {

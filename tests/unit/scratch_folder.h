@@ -4,7 +4,9 @@
 #ifndef BL_TESTS_UNIT_SCRATCH_FOLDER_H
 #define BL_TESTS_UNIT_SCRATCH_FOLDER_H
 
+#include <dirent.h>
 #include <ftw.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +34,19 @@ static inline void write_text(const char *file, const char *text) {
 
 static void make_dir(const char *dir) {
     assert_int_equal(bl_file_make_dirs(at(dir), NULL), BL_OK);
+}
+
+/* Of any folder; 0 when there is none. */
+static inline uint32_t count_entries(const char *path) {
+    DIR *d = opendir(path);
+    uint32_t n = 0;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+    }
+    if (d) {
+        closedir(d);
+    }
+    return n;
 }
 
 static int make_root(void **state) {

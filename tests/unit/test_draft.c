@@ -15,6 +15,7 @@
 #include "engine_calls.h"
 #include "runtime/loader.h"
 #include "tiny_model.h"
+#include "trained_model.h"
 
 #define N_PROMPT 20u
 #define N_OUTPUT 24u
@@ -297,20 +298,15 @@ typedef struct {
 } text;
 
 /* Prompts of documentation that the model was not trained on. */
-static uint32_t read_prompts(const char *folder, text *ret) {
-    char path[512];
-    snprintf(path, sizeof path, "%s/expected.json", folder);
-    json_t *all = json_load_file(path, 0, NULL), *list = json_object_get(all, "greedy");
+static uint32_t read_prompts(const json_t *expected, text *ret) {
+    const json_t *list = json_object_get(expected, "greedy");
     uint32_t n = BL_MIN((uint32_t)json_array_size(list), MAX_TEXTS);
     for (uint32_t i = 0; i < n; i++) {
         const json_t *ids = json_object_get(json_array_get(list, i), "prompt_ids");
         ret[i].n = (uint32_t)json_array_size(ids);
         assert_true(ret[i].n > 0 && ret[i].n + N_GIVEN <= MAX_TEXT);
-        for (uint32_t k = 0; k < ret[i].n; k++) {
-            ret[i].ids[k] = (int32_t)json_integer_value(json_array_get(ids, k));
-        }
+        read_ids(ids, ret[i].ids, ret[i].n);
     }
-    json_decref(all);
     return n;
 }
 
@@ -341,18 +337,13 @@ static bl_draft_stats go_on(const bl_engine_options *o, text *t, uint32_t n) {
 static void test_acceptance_is_what_teacher_forcing_predicts(void **state) {
     (void)state;
     static text texts[MAX_TEXTS];
-    char folder[400];
-    const char *shared = getenv("BL_SHARED");
-    snprintf(folder, sizeof folder, "%s/fixtures/small/qwen3_5-doc",
-             shared ? shared : BL_SOURCE_DIR "/../shared");
-    if (access(folder, R_OK) != 0) {
-        printf("%s is not there: skipped\n", folder);
-        skip();
-    }
+    char folder[512];
+    json_t *expected = open_trained(folder, sizeof folder);
     bl_engine_options o = options(2);
     o.model_path = folder;
     o.n_context = MAX_TEXT;
-    uint32_t n = read_prompts(folder, texts);
+    uint32_t n = read_prompts(expected, texts);
+    json_decref(expected);
     assert_true(n > 2);
     bl_draft_stats got = go_on(&o, texts, n);
     bl_draft_agreement sum = {0};

@@ -13,6 +13,7 @@
 #include "bl/bl.h"
 #include "formats/safetensors.h"
 #include "scratch_folder.h"
+#include "trained_model.h"
 
 static const char moe[] = BL_SOURCE_DIR "/tests/fixtures/tiny/qwen3_5-moe-tiny";
 static const char llama[] = BL_SOURCE_DIR "/tests/fixtures/tiny/llama-tiny";
@@ -181,23 +182,12 @@ static void test_refused(void **state) {
 static void test_trained(void **state) {
     (void)state;
     static const double expected[BL_DRAFT_MEASURED] = {0.667, 0.641};
-    const char *shared = getenv("BL_SHARED");
-    char model[512], file[600];
-    snprintf(model, sizeof model, "%s/fixtures/small/qwen3_5-doc",
-             shared ? shared : BL_SOURCE_DIR "/../shared");
-    snprintf(file, sizeof file, "%s/expected.json", model);
-    json_t *j = json_load_file(file, 0, NULL), *ids = json_object_get(j, "valid_ids");
-    if (!ids) {
-        print_message("%s is not there: skipped\n", file);
-        json_decref(j);
-        skip();
-    }
+    char model[512];
+    json_t *j = open_trained(model, sizeof model), *ids = json_object_get(j, "valid_ids");
     size_t n = json_array_size(ids);
     int32_t *tokens = bl_alloc_array(n, sizeof *tokens);
     assert_non_null(tokens);
-    for (size_t i = 0; i < n; i++) {
-        tokens[i] = (int32_t)json_integer_value(json_array_get(ids, i));
-    }
+    read_ids(ids, tokens, n);
     bl_engine_options o = options_of(model);
     bl_draft_agreement got;
     assert_int_equal(bl_model_measure_draft(&o, tokens, n, NULL, NULL, &got, NULL), BL_OK);
