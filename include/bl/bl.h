@@ -94,6 +94,7 @@ typedef struct {
     char container[16]; /* "gguf", "safetensors" */
     char quant[96];     /* "Q5_0 81, Q4_K 27, ..." tensors per type, most bytes first */
     char draft[256];    /* "embedded", "none", or why the head that the file declares cannot be used */
+    bool draft_foreign; /* because it is another model's, by a shape or the name of its family */
     uint64_t n_params, n_active_params; /* active: what one token meets, the head included */
     uint64_t n_draft_params;            /* of an embedded draft head, not in n_params */
     bl_model_part parts[BL_MODEL_MAX_PARTS];

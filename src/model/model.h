@@ -93,6 +93,7 @@ typedef struct {
     uint32_t n_draft_layers; /* declared by the file */
     bool draft_norm_plus_one;
     char draft_refused[256]; /* why a declared head cannot be used; empty: it can */
+    bool draft_foreign;      /* because it is another model's, by a shape or the name of its family */
 } bl_decoder_config;
 
 typedef struct {

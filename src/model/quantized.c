@@ -148,6 +148,7 @@ static bl_code check_part(const bl_tensor_finder *f, const bl_tensor_view *t, co
         same = t->dims[i] == want[i];
     }
     if (!same) {
+        f->m->cfg.draft_foreign = f->draft;
         BL_FAIL(f->err, BL_EFORMAT, "tensor '%s' ends in %llu, a weight of %llu rows of %llu %s needs %llu",
                 t->name, t->n_dims > 0 ? (unsigned long long)t->dims[t->n_dims - 1] : 0ull,
                 (unsigned long long)want[n_want - 2], (unsigned long long)want[n_want - 1], why,

@@ -39,6 +39,7 @@ static bl_code check_shape(const bl_tensor_finder *f, const bl_tensor_view *t, c
     }
     if (!same) {
         char found[SHAPE_TEXT], wanted[SHAPE_TEXT];
+        f->m->cfg.draft_foreign = f->draft;
         shape_text(t->dims, t->n_dims, found);
         shape_text(want, n_want, wanted);
         BL_FAIL(f->err, BL_EFORMAT, "tensor '%s' has shape [%s], the config asks for [%s]", t->name, found,
@@ -304,6 +305,7 @@ bl_code bl_tensor_vector(bl_tensor_finder *f, const bl_vector_spec *s, int32_t *
     }
     if (n != want || first != (s->n_first > 0 ? s->n_first : want)) {
         char shape[SHAPE_TEXT], wanted[SHAPE_TEXT];
+        m->cfg.draft_foreign = f->draft;
         shape_text(t->dims, t->n_dims, shape);
         const uint64_t dims[2] = {s->n_first, s->n_first > 0 ? want / s->n_first : 0};
         shape_text(s->n_first > 0 ? dims : &want, s->n_first > 0 ? 2 : 1, wanted);

@@ -70,18 +70,6 @@ static void refuse(bl_mtp_status *s, bl_mtp_reason reason, const char *detail) {
     snprintf(s->detail, sizeof s->detail, "%s", detail);
 }
 
-/* A head of another model is told from one that is damaged by what the loader complains about: a shape, a row
- * length, or the name of the head's own family. */
-static bl_mtp_reason reason_of(const char *why) {
-    static const char *const geometry[] = {" has shape [", " ends in ", "mtplx_mtp.model_type is "};
-    for (size_t i = 0; i < BL_COUNTOF(geometry); i++) {
-        if (strstr(why, geometry[i])) {
-            return BL_MTP_ASSISTANT_TARGET_INCOMPATIBLE;
-        }
-    }
-    return BL_MTP_ASSISTANT_LOAD_FAILED;
-}
-
 /* False: the loader cannot use the head, and *s says so. */
 static bool is_loadable(const bl_model_info *info, bl_mtp_status *s) {
     if (strcmp(info->draft, "none") == 0 && s->source == BL_MTP_SOURCE_LOCAL) {
@@ -94,7 +82,8 @@ static bool is_loadable(const bl_model_info *info, bl_mtp_status *s) {
         return false;
     }
     if (strcmp(info->draft, "embedded") != 0) {
-        refuse(s, reason_of(info->draft), info->draft);
+        refuse(s, info->draft_foreign ? BL_MTP_ASSISTANT_TARGET_INCOMPATIBLE : BL_MTP_ASSISTANT_LOAD_FAILED,
+               info->draft);
         return false;
     }
     return true;

@@ -124,8 +124,10 @@ static void name_cause(bl_loaded *l, const char *no_head) {
     const char *left_out = bl_checkpoint_left_out(l->ckpt);
     if (no_head[0] != '\0') {
         snprintf(l->info.draft, sizeof l->info.draft, "%s", no_head);
+        l->info.draft_foreign = false;
     } else if (left_out && l->model->cfg.n_draft_layers > 0 && !bl_model_has_draft(l->model)) {
         snprintf(l->info.draft, sizeof l->info.draft, "%s", left_out);
+        l->info.draft_foreign = false;
     }
 }
 

@@ -202,6 +202,7 @@ bl_code bl_plan_make(const bl_model *m, const bl_backend *b, const bl_kv_geometr
                        .window = c->window,
                        .n_context_trained = c->n_context_trained,
                        .n_context = kv->n_context,
+                       .draft_foreign = c->draft_foreign,
                        .draft_depth = size->max_draft,
                        .tied_embeddings = c->tied,
                        .file_bytes = bl_checkpoint_tensor_bytes(m->ckpt)};

@@ -70,20 +70,21 @@ static void test_plans(void **state) {
 
 static const struct {
     const char *draft; /* what the engine says of the head */
+    bool foreign;
     uint32_t draft_depth;
     const char *reason, *detail, *line;
 } outcomes[] = {
-    {"embedded", 2, "ready", "", "active, embedded, k=2"},
-    {"embedded", 7, "ready", "", "active, embedded, k=7"},
-    {"embedded", 0, "engine_inactive", "drafts nothing", "target-only (engine_inactive)"},
-    {"none", 0, "inline_artifact_invalid", "none now", "target-only (inline_artifact_invalid)"},
-    {"tensor 'mtp.norm.weight' is missing", 0, "assistant_load_failed", "'mtp.norm.weight' is missing",
+    {"embedded", false, 2, "ready", "", "active, embedded, k=2"},
+    {"embedded", false, 7, "ready", "", "active, embedded, k=7"},
+    {"embedded", false, 0, "engine_inactive", "drafts nothing", "target-only (engine_inactive)"},
+    {"none", false, 0, "inline_artifact_invalid", "none now", "target-only (inline_artifact_invalid)"},
+    {"tensor 'mtp.norm.weight' is missing", false, 0, "assistant_load_failed", "'mtp.norm.weight' is missing",
      "target-only (assistant_load_failed)"},
-    {"tensor 'mtp.fc.weight' has shape [8, 8], the config asks for [64, 128]", 0,
+    {"tensor 'mtp.fc.weight' has shape [8, 8], the config asks for [64, 128]", true, 0,
      "assistant_target_incompatible", "[64, 128]", "target-only (assistant_target_incompatible)"},
-    {"tensor 'mtp.fc.weight' ends in 4, a weight of 64 rows of 128 4-bit needs 16", 0,
+    {"tensor 'mtp.fc.weight' ends in 4, a weight of 64 rows of 128 4-bit needs 16", true, 0,
      "assistant_target_incompatible", "ends in 4", "target-only (assistant_target_incompatible)"},
-    {"config.json: mtplx_mtp.model_type is 'qwen3_5_mtp', the model's is 'qwen3_5_moe_mtp'", 0,
+    {"config.json: mtplx_mtp.model_type is 'qwen3_5_mtp', the model's is 'qwen3_5_moe_mtp'", true, 0,
      "assistant_target_incompatible", "model_type", "target-only (assistant_target_incompatible)"},
 };
 
@@ -93,7 +94,7 @@ static void test_outcomes(void **state) {
     bl_mtp_plan p;
     bl_mtp_plan_make(&s, WITH_HEAD, &p);
     for (size_t i = 0; i < BL_COUNTOF(outcomes); i++) {
-        bl_model_info info = {.draft_depth = outcomes[i].draft_depth};
+        bl_model_info info = {.draft_depth = outcomes[i].draft_depth, .draft_foreign = outcomes[i].foreign};
         bl_mtp_status st;
         char line[BL_MTP_LINE_BYTES];
         snprintf(info.draft, sizeof info.draft, "%s", outcomes[i].draft);
@@ -127,7 +128,8 @@ static void test_plan_rules(void **state) {
 static void test_expected(void **state) {
     (void)state;
     bl_mtp_settings s = {.depth = 1};
-    bl_model_info info = {.draft = "embedded"}, other = {.draft = "tensor 'mtp.x' has shape [1], no"};
+    bl_model_info info = {.draft = "embedded"};
+    bl_model_info other = {.draft = "tensor 'mtp.x' has shape [1], no", .draft_foreign = true};
     bl_mtp_plan p;
     bl_mtp_status st;
     bl_mtp_plan_make(&s, WITH_HEAD, &p);
@@ -139,8 +141,8 @@ static void test_expected(void **state) {
     assert_int_equal(st.reason, BL_MTP_ASSISTANT_TARGET_INCOMPATIBLE);
 }
 
-/* The engine's own texts, so that a change of their words does not turn one reason into another: headers of
- * the real checkpoint, whose head the loader accepts. */
+/* What the engine itself says: of headers of the real checkpoint, whose head the loader accepts, and of a
+ * model without one. */
 static void test_real_words(void **state) {
     (void)state;
     bl_engine_options o;

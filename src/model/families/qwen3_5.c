@@ -247,7 +247,7 @@ static bool draft_plus_one(const bl_checkpoint *c, bool body) {
     return body;
 }
 
-static bl_code check_draft(const json_t *d, const bl_decoder_config *cfg, bl_err *err) {
+static bl_code check_draft(const json_t *d, bl_decoder_config *cfg, bl_err *err) {
     const char *prefix = "mtp.", *type = NULL;
     bool embeddings = true, head = true;
     uint64_t block = 3;
@@ -261,6 +261,7 @@ static bl_code check_draft(const json_t *d, const bl_decoder_config *cfg, bl_err
     }
     const char *want = cfg->n_experts > 0 ? "qwen3_5_moe_mtp" : "qwen3_5_mtp";
     if (type && strcmp(type, want) != 0) {
+        cfg->draft_foreign = true;
         BL_FAIL(err, BL_EFORMAT, WHAT ": mtplx_mtp.model_type is '%s', the model's is '%s'", type, want);
     }
     if (!embeddings || !head) {
