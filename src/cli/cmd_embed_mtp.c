@@ -202,9 +202,6 @@ static void print_report(const outcome *r) {
            " copied (%s), %" PRIu32 " left out\n",
            m->n_linked, bl_cli_size(m->linked_bytes, a), m->n_copied, bl_cli_size(m->copied_bytes, b),
            m->n_left);
-    if (!m->drafts_by_itself) {
-        printf("model_type '%s' does not draft by itself (docs/mtp.md)\n", m->model_type);
-    }
     if (r->n_ids == 0) {
         puts("drafts not measured: the target has no tokenizer");
         return;
@@ -235,9 +232,8 @@ static json_t *report_json(const outcome *r) {
     json_t *files = json_pack("{s:i, s:I, s:i, s:I, s:i}", "linked", (int)m->n_linked, "linked_bytes",
                               (json_int_t)m->linked_bytes, "copied", (int)m->n_copied, "copied_bytes",
                               (json_int_t)m->copied_bytes, "left", (int)m->n_left);
-    return json_pack("{s:s, s:s, s:b, s:o, s:o, s:o}", "path", r->out, "model_type", m->model_type,
-                     "drafts_by_itself", (int)m->drafts_by_itself, "head", head, "files", files, "draft",
-                     r->n_ids > 0 ? draft_json(r) : json_null());
+    return json_pack("{s:s, s:s, s:o, s:o, s:o}", "path", r->out, "model_type", m->model_type, "head", head,
+                     "files", files, "draft", r->n_ids > 0 ? draft_json(r) : json_null());
 }
 
 /* The exit status: a head whose drafts are chance is no success, though the folder stays to be looked at. */

@@ -103,7 +103,6 @@ static bl_code read_target(bl_embed_mtp *e, bl_err *err) {
                 SHOWN(type ? type : ""));
     }
     snprintf(e->report.model_type, sizeof e->report.model_type, "%s", type);
-    e->report.drafts_by_itself = strcmp(type, "qwen3_5") == 0 || strcmp(type, "qwen3_5_moe") == 0;
     uint64_t layers = 1;
     BL_TRY(bl_json_get_u64(e->text, "mtp_num_hidden_layers", 1, 1, "config.json", &layers, err));
     BL_TRY(read_map(e, err));

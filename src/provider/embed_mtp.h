@@ -37,7 +37,6 @@ typedef struct {
 
 typedef struct {
     char model_type[64];                      /* of the target, as its config.json has it */
-    bool drafts_by_itself;                    /* mtp_mode auto drafts with that model_type */
     bool replaced;                            /* the target had a head, which is not in the result */
     int32_t norm_shift;                       /* added to the head's norms: 1, 0 or -1 */
     double norm_mean;                         /* of its norms, as its source has them */

@@ -54,7 +54,7 @@ def test_embeds(tmp_path):
     r = embed(target, "--head", head, out, "--json")
     report = json.loads(r.stdout)
     assert r.stderr == "" and report["draft"] is None and report["head"]["quantised"] == 13 and report["head"]["norm_shift"] == 1
-    assert report["files"]["linked"] == 1 and report["files"]["copied"] == 0 and not report["drafts_by_itself"]
+    assert report["files"]["linked"] == 1 and report["files"]["copied"] == 0 and report["model_type"] == "qwen3_5_moe_text"
     assert (out / "model.safetensors").samefile(target / "model.safetensors") and (target / "model.safetensors").read_bytes() == before
     index = json.loads((out / "model.safetensors.index.json").read_text())["weight_map"]
     assert set(index) == set(read_file(out / "model.safetensors")) | set(read_file(out / "mtp-00001.safetensors"))
@@ -62,7 +62,7 @@ def test_embeds(tmp_path):
     assert new.pop("mtplx_mtp")["included"] is True and new.pop("mtp_num_hidden_layers") == 1
     assert new.pop("mtplx_mtp_quantization")["bits"] == 4 and new == old
     info = subprocess.run([DARKBLOOM, "models", "info", out, "--json"], capture_output=True, text=True, check=True)
-    assert json.loads(info.stdout)["draft_head"] == "embedded"
+    assert json.loads(info.stdout)["draft_head"] == "embedded" and json.loads(info.stdout)["mtp"]["active"] is True
     text = embed(target, "--head", head, tmp_path / "two", "--bf16", "--copy").stdout
     assert "20 tensors are bf16" in text and "0 files linked" in text and "drafts not measured" in text
 

@@ -16,6 +16,7 @@
 #include "bl/bl.h"
 #include "formats/checkpoint.h"
 #include "provider/embed_mtp.h"
+#include "provider/mtp_load.h"
 #include "runtime/exec.h"
 #include "runtime/kv.h"
 #include "runtime/loader.h"
@@ -43,6 +44,14 @@ static bl_embed_mtp_report embed(const bl_embed_mtp_options *o) {
         fail_msg("%s", err.msg);
     }
     return r;
+}
+
+/* With no setting at all. */
+static bool drafts_by_itself(const char *path) {
+    const bl_mtp_settings s = {.mode = BL_MTP_MODE_AUTO};
+    bl_mtp_plan plan;
+    bl_mtp_plan_make(&s, path, &plan);
+    return plan.decision.outcome == BL_MTP_EMBEDDED;
 }
 
 static bl_checkpoint *open_checkpoint(const char *path) {
@@ -162,7 +171,7 @@ static void test_plain(void **state) {
             assert_int_equal(r.norm_shift, k.shift);
             assert_int_equal(r.n_tensors, moe ? 20 : 15);
             assert_int_equal(r.n_quantized, 0);
-            assert_true(r.drafts_by_itself && !r.replaced);
+            assert_true(drafts_by_itself(o.out) && !r.replaced);
             computed *got = compute(o.out, true), *alone = compute(o.target, false);
             assert_true(same_rows(got, want, 0, N_ROWS));
             assert_true(same_rows(got, alone, 0, N_IDS));
@@ -661,7 +670,8 @@ static void test_fixture(void **state) {
     split(fixture, at("head"), true);
     bl_embed_mtp_options o = options(true);
     bl_embed_mtp_report r = embed(&o);
-    assert_false(r.drafts_by_itself); /* its outer model_type is the text model's */
+    assert_string_equal(r.model_type, "qwen3_5_moe_text");
+    assert_true(drafts_by_itself(o.out));
     bl_checkpoint *a = open_checkpoint(fixture), *b = open_checkpoint(o.out);
     for (size_t i = 0; i < bl_checkpoint_count(a); i++) {
         const bl_tensor_view *x = bl_checkpoint_at(a, i), *y = bl_checkpoint_find(b, x->name);
