@@ -244,12 +244,11 @@ static int cmp_listed(const void *a, const void *b) {
     return strcmp(x->file, y->file);
 }
 
-/* The index and a shard must tell the same: each tensor that it lists for the shard is there, and what is
- * there is listed. */
-static bl_code check_shard(const bl_checkpoint *c, size_t shard, json_t *map, const listed *of, size_t n,
-                           bl_err *err) {
-    const char *file = c->shard_names[shard];
-    const bl_safetensors *st = c->shards[shard];
+/* The index and the shard that was opened last must tell the same: each tensor that it lists for the shard is
+ * there, and what is there is listed. */
+static bl_code check_shard(const bl_checkpoint *c, json_t *map, const listed *of, size_t n, bl_err *err) {
+    const char *file = c->shard_names[c->n_shards - 1];
+    const bl_safetensors *st = c->shards[c->n_shards - 1];
     for (size_t i = 0; i < n; i++) {
         if (!bl_safetensors_find(st, of[i].tensor)) {
             BL_FAIL(err, BL_EFORMAT, "tensor '%.*s' is listed in the index but absent from shard '%.*s'",
@@ -288,7 +287,7 @@ static void leave_out(bl_checkpoint *c, const bl_err *why) {
  */
 static bl_code open_head_shard(bl_checkpoint *c, json_t *map, const listed *of, size_t n, bl_err *err) {
     BL_TRY(open_shard(c, of[0].file, err));
-    bl_code rc = check_shard(c, c->n_shards - 1, map, of, n, err);
+    bl_code rc = check_shard(c, map, of, n, err);
     const bl_safetensors *st = c->shards[c->n_shards - 1];
     for (size_t i = 0; i < bl_safetensors_count(st) && rc == BL_OK; i++) {
         const char *name = bl_safetensors_at(st, i)->name;
@@ -376,6 +375,7 @@ static bl_code open_listed(bl_checkpoint *c, json_t *map, listed *all, size_t n,
         end = end_of_file(all, n, i, &of_head);
         if (!of_head) {
             BL_TRY(open_shard(c, all[i].file, err));
+            BL_TRY(check_shard(c, map, all + i, end - i, err));
         }
     }
     return open_heads(c, map, all, n, err);
@@ -442,36 +442,6 @@ static bl_code gather(bl_checkpoint *c, bl_err *err) {
     return BL_OK;
 }
 
-static size_t find_shard(const bl_checkpoint *c, const char *file) {
-    size_t s = 0;
-    while (s < c->n_shards && strcmp(c->shard_names[s], file) != 0) {
-        s++;
-    }
-    return s;
-}
-
-/* The index and the shards must tell the same: each listed tensor in its shard, nothing unlisted. What was
- * left out with a head is not missed. */
-static bl_code check_index(const bl_checkpoint *c, json_t *map, bl_err *err) {
-    const char *tensor;
-    json_t *value;
-    json_object_foreach(map, tensor, value) {
-        const char *file = json_string_value(value);
-        size_t s = file ? find_shard(c, file) : c->n_shards;
-        if (s == c->n_shards && is_of_head(tensor)) {
-            continue;
-        }
-        if (s == c->n_shards || !bl_safetensors_find(c->shards[s], tensor)) {
-            BL_FAIL(err, BL_EFORMAT, "tensor '%.*s' is listed in the index but absent from shard '%.*s'",
-                    bl_name_shown(tensor, strlen(tensor)), tensor, bl_name_shown(file, strlen(file)), file);
-        }
-    }
-    for (size_t s = 0; s < c->n_shards; s++) {
-        BL_TRY(check_shard(c, s, map, NULL, 0, err));
-    }
-    return BL_OK;
-}
-
 static bl_code open_indexed(bl_checkpoint *c, json_t *index, bl_err *err) {
     json_t *map = json_object_get(index, "weight_map");
     if (!json_is_object(map)) {
@@ -482,8 +452,7 @@ static bl_code open_indexed(bl_checkpoint *c, json_t *index, bl_err *err) {
         BL_FAIL(err, BL_EFORMAT, "index: 'weight_map' is empty, allowed are 1 tensor and more");
     }
     BL_TRY(open_shards(c, map, err));
-    BL_TRY(gather(c, err));
-    return check_index(c, map, err);
+    return gather(c, err);
 }
 
 static bl_code open_weights(bl_checkpoint *c, bl_err *err) {
