@@ -434,6 +434,7 @@ static int run_info(int argc, char **argv) {
     bl_mtp_status mtp;
     bl_model_info info;
     bl_cli_needs needs;
+    bl_checkpoint *c = NULL;
     bl_chat *chat = NULL;
     char *path = NULL;
     a.engine.model = o.args[0];
@@ -443,10 +444,11 @@ static int run_info(int argc, char **argv) {
     }
     if (rc == BL_OK) {
         bl_mtp_status_expect(&plan, &info, &mtp);
-        rc = bl_cli_chat_open(path, &chat, &err);
+        rc = bl_checkpoint_open(path, &c, &err);
     }
     if (rc == BL_OK) {
-        rc = bl_cli_needs_of(path, eo.cpu_mask, &needs, &err);
+        bl_cli_needs_of(c, eo.cpu_mask, &needs);
+        rc = bl_chat_open(c, &chat, &err);
     }
     if (rc == BL_OK && a.json) {
         rc = bl_cli_print_json(info_json(path, &info, &mtp, chat, &needs), &err);
@@ -454,6 +456,7 @@ static int run_info(int argc, char **argv) {
         print_info(path, &info, &mtp, chat, &needs);
     }
     bl_chat_free(chat);
+    bl_checkpoint_free(c);
     bl_free(path);
     return rc == BL_OK ? BL_EXIT_OK : bl_cli_fail(&err);
 }

@@ -256,10 +256,14 @@ static void close_model(loaded *m) {
     bl_free(m->path);
 }
 
-static bl_code open_chat(loaded *m, bl_err *err) {
+/* Once it is known that this machine has what the model needs. */
+static bl_code open_chat(loaded *m, uint32_t cpu_mask, bl_err *err) {
     bl_checkpoint *c = NULL;
     BL_TRY(bl_checkpoint_open(m->path, &c, err));
-    bl_code rc = bl_chat_open(c, &m->chat, err);
+    bl_code rc = bl_cli_check_needs(c, cpu_mask, err);
+    if (rc == BL_OK) {
+        rc = bl_chat_open(c, &m->chat, err);
+    }
     m->name = bl_strdup(bl_checkpoint_name(c));
     bl_checkpoint_free(c);
     if (rc == BL_OK && !m->name) {
@@ -291,8 +295,7 @@ static bl_code open_model(const start_args *a, loaded *m, bl_err *err) {
     bl_cli_progress bar;
     bl_mtp_plan plan;
     BL_TRY(bl_cli_engine_options(&a->engine, &a->store, &o, &m->path, &plan, err));
-    BL_TRY(bl_cli_check_needs(m->path, o.cpu_mask, err));
-    BL_TRY(open_chat(m, err));
+    BL_TRY(open_chat(m, o.cpu_mask, err));
     batch_options(a, &o);
     bl_cli_progress_init(&bar, "loading", 0);
     if (!a->quiet && bar.is_terminal) {

@@ -120,18 +120,25 @@ bl_code bl_cli_template_vars(const bl_cli_template_args *a, const bl_chat *chat,
     return BL_OK;
 }
 
-static bl_code open_chat(const char *path, char *ret_name, size_t cap, bl_chat **ret, bl_err *err) {
+bl_code bl_cli_chat_open(const char *path, bl_chat **ret, bl_err *err) {
     bl_checkpoint *c = NULL;
     BL_TRY(bl_checkpoint_open(path, &c, err));
     bl_code rc = bl_chat_open(c, ret, err);
-    snprintf(ret_name, cap, "%s", bl_checkpoint_name(c));
     bl_checkpoint_free(c);
     return rc;
 }
 
-bl_code bl_cli_chat_open(const char *path, bl_chat **ret, bl_err *err) {
-    char name[64];
-    return open_chat(path, name, sizeof(name), ret, err);
+/* Once it is known that this machine has what the model needs. */
+static bl_code open_chat(bl_cli_model *m, uint32_t cpu_mask, bl_err *err) {
+    bl_checkpoint *c = NULL;
+    BL_TRY(bl_checkpoint_open(m->path, &c, err));
+    bl_code rc = bl_cli_check_needs(c, cpu_mask, err);
+    if (rc == BL_OK) {
+        rc = bl_chat_open(c, &m->chat, err);
+    }
+    snprintf(m->name, sizeof m->name, "%s", bl_checkpoint_name(c));
+    bl_checkpoint_free(c);
+    return rc;
 }
 
 static void show_loading(void *user, uint64_t done_bytes, uint64_t total_bytes) {
@@ -170,10 +177,7 @@ bl_code bl_cli_model_open(const bl_cli_engine_args *a, const bl_cli_store_args *
         o.progress = show_loading;
         o.progress_user = &bar;
     }
-    bl_code rc = bl_cli_check_needs(m.path, o.cpu_mask, err);
-    if (rc == BL_OK) {
-        rc = open_chat(m.path, m.name, sizeof(m.name), &m.chat, err);
-    }
+    bl_code rc = open_chat(&m, o.cpu_mask, err);
     if (rc == BL_OK) {
         rc = bl_mtp_engine_open(&plan, &o, &m.engine, err);
     }

@@ -3,7 +3,6 @@
 #include "backend/backend.h"
 #include "base/base.h"
 #include "base/file.h"
-#include "formats/checkpoint.h"
 
 /* What the machine has, or the control group allows, used or not. */
 static uint64_t memory_bytes(void) {
@@ -19,30 +18,30 @@ static uint64_t memory_bytes(void) {
     return all;
 }
 
-static bl_code look(const char *path, uint32_t cpu_mask, bool fail, bl_cli_needs *ret, bl_err *err) {
-    bl_checkpoint *c = NULL;
-    bl_cli_needs n = {0};
+/* cpu: what the result borrows. */
+static bl_machine this_machine(uint32_t cpu_mask, char cpu[64]) {
+    return (bl_machine){.cpu = bl_cpu_flags_name(bl_cpu_detect() & cpu_mask, cpu),
+                        .memory_bytes = memory_bytes()};
+}
+
+/* Not by the name it was asked for: several mean the same model. */
+static bl_capabilities needs_of(const bl_checkpoint *c) {
+    bl_capabilities needs = {0};
+    bl_capabilities_add_path(&needs, bl_checkpoint_path(c));
+    bl_capabilities_add_config(&needs, bl_checkpoint_config(c));
+    return needs;
+}
+
+void bl_cli_needs_of(const bl_checkpoint *c, uint32_t cpu_mask, bl_cli_needs *ret) {
     char cpu[64];
-    bl_machine m = {.cpu = bl_cpu_flags_name(bl_cpu_detect() & cpu_mask, cpu),
-                    .memory_bytes = memory_bytes()};
-    BL_TRY(bl_checkpoint_open(path, &c, err));
-    /* Not the name it was asked for by: several mean the same model. */
-    bl_capabilities_add_path(&n.needs, bl_checkpoint_path(c));
-    bl_capabilities_add_config(&n.needs, bl_checkpoint_config(c));
-    bl_capabilities_missing(&n.needs, &m, &n.missing);
-    bl_code rc = fail ? bl_capabilities_check(&n.needs, &m, bl_checkpoint_name(c), err) : BL_OK;
-    bl_checkpoint_free(c);
-    if (rc == BL_OK) {
-        *ret = n;
-    }
-    return rc;
+    const bl_machine m = this_machine(cpu_mask, cpu);
+    ret->needs = needs_of(c);
+    bl_capabilities_missing(&ret->needs, &m, &ret->missing);
 }
 
-bl_code bl_cli_needs_of(const char *path, uint32_t cpu_mask, bl_cli_needs *ret, bl_err *err) {
-    return look(path, cpu_mask, false, ret, err);
-}
-
-bl_code bl_cli_check_needs(const char *path, uint32_t cpu_mask, bl_err *err) {
-    bl_cli_needs n;
-    return look(path, cpu_mask, true, &n, err);
+bl_code bl_cli_check_needs(const bl_checkpoint *c, uint32_t cpu_mask, bl_err *err) {
+    char cpu[64];
+    const bl_machine m = this_machine(cpu_mask, cpu);
+    const bl_capabilities needs = needs_of(c);
+    return bl_capabilities_check(&needs, &m, bl_checkpoint_name(c), err);
 }
