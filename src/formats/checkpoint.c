@@ -67,11 +67,6 @@ static bl_code no_memory(const char *what, bl_err *err) {
     BL_FAIL(err, BL_ENOMEM, "no memory for %s", what);
 }
 
-static bool has_suffix(const char *s, const char *suffix) {
-    size_t n = strlen(s), m = strlen(suffix);
-    return n >= m && strcmp(s + n - m, suffix) == 0;
-}
-
 /* A file name that names nothing but a file in the folder itself. */
 static bl_code check_bare_name(const char *name, const char *what, bl_err *err) {
     BL_TRY(bl_name_check(name, strlen(name), NAME_MAX, what, err));
@@ -343,7 +338,7 @@ static bl_code check_entry(bl_checkpoint *c, const char *tensor, const json_t *v
     } else {
         rc = check_bare_name(file, "index: shard", &here);
     }
-    if (rc == BL_OK && !has_suffix(file, ".safetensors")) {
+    if (rc == BL_OK && !bl_name_ends(file, ".safetensors")) {
         rc = bl_err_set(&here, BL_EFORMAT, __FILE__, __LINE__,
                         "index: shard '%.*s' does not end in .safetensors", bl_name_shown(file, strlen(file)),
                         file);
@@ -481,7 +476,7 @@ static bl_code find_gguf(const char *dir, char out[NAME_MAX + 1], bl_err *err) {
     size_t n = 0;
     for (struct dirent *e; (e = readdir(d));) {
         size_t len = strlen(e->d_name);
-        if (e->d_name[0] != '.' && has_suffix(e->d_name, ".gguf") && len <= NAME_MAX) {
+        if (e->d_name[0] != '.' && bl_name_ends(e->d_name, ".gguf") && len <= NAME_MAX) {
             memcpy(out, e->d_name, len + 1);
             n++;
         }
@@ -500,7 +495,7 @@ static bl_code find_gguf(const char *dir, char out[NAME_MAX + 1], bl_err *err) {
 static bl_code set_name(bl_checkpoint *c, const char *path, bl_err *err) {
     const char *s = bl_name_of_path(path);
     size_t n = strlen(s);
-    if (c->kind == BL_CKPT_GGUF && n > 5 && has_suffix(s, ".gguf")) {
+    if (c->kind == BL_CKPT_GGUF && n > 5 && bl_name_ends(s, ".gguf")) {
         n -= 5;
     }
     if (c->kind == BL_CKPT_HF && c->link_root) {
@@ -584,7 +579,7 @@ static bl_code open_head_files(const char *real, attached *h, bl_err *err) {
         return fail_stat(real, err);
     }
     for (struct dirent *e; rc == BL_OK && (e = readdir(d));) {
-        if (!has_suffix(e->d_name, ".safetensors")) {
+        if (!bl_name_ends(e->d_name, ".safetensors")) {
             continue;
         }
         if (h->n_files == BL_ST_MAX_SHARDS) {

@@ -32,6 +32,11 @@ int bl_name_shown(const char *s, size_t n) {
     return (int)n;
 }
 
+bool bl_name_ends(const char *s, const char *with) {
+    size_t n = strlen(s), m = strlen(with);
+    return n >= m && strcmp(s + n - m, with) == 0;
+}
+
 const char *bl_name_of_path(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;

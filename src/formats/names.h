@@ -2,6 +2,7 @@
 #ifndef BL_FORMATS_NAMES_H
 #define BL_FORMATS_NAMES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "bl/bl_err.h"
@@ -13,6 +14,8 @@ bl_code bl_name_check(const char *s, size_t n, size_t max_bytes, const char *wha
 
 /* Precision for "%.*s": at most BL_NAME_SHOWN_BYTES, never inside a character. */
 int bl_name_shown(const char *s, size_t n);
+
+bool bl_name_ends(const char *s, const char *with);
 
 /* The part of a path after its last '/', or the whole. Borrowed. */
 const char *bl_name_of_path(const char *path);

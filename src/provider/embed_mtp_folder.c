@@ -90,8 +90,7 @@ static bool is_side_file(const char *name) {
                                          ".pt",          ".pth",     ".onnx",
                                          ".h5",          ".msgpack", ".safetensors.index.json"};
     for (size_t i = 0; i < BL_COUNTOF(others); i++) {
-        size_t n = strlen(name), m = strlen(others[i]);
-        if (n >= m && strcmp(name + n - m, others[i]) == 0) {
+        if (bl_name_ends(name, others[i])) {
             return false;
         }
     }

@@ -264,11 +264,6 @@ static const json_t *text_of(const bl_checkpoint *c) {
     return json_is_object(text) ? text : config;
 }
 
-static bool ends(const char *s, const char *with) {
-    size_t n = strlen(s), m = strlen(with);
-    return n >= m && strcmp(s + n - m, with) == 0;
-}
-
 /* A head alone is told by its model_type and has names without prefix. */
 static bl_code find_head(bl_embed_mtp *e, bl_err *err) {
     const bl_checkpoint *c = e->head;
@@ -290,7 +285,7 @@ static bl_code find_head(bl_embed_mtp *e, bl_err *err) {
     e->work.plan.bare_head = !any;
     for (size_t i = 0; i < bl_checkpoint_count(c); i++) {
         const char *name = bl_checkpoint_at(c, i)->name;
-        if ((!any || bl_quantize_is_head(name)) && ends(name, ".scales")) {
+        if ((!any || bl_quantize_is_head(name)) && bl_name_ends(name, ".scales")) {
             BL_FAIL(err, BL_ENOTSUP, "the head is quantised already ('%.*s'), one of floats is needed",
                     bl_name_shown(name, strlen(name)), name);
         }

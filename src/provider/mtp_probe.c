@@ -328,11 +328,6 @@ typedef struct {
     const char *key, *shard;
 } entry;
 
-static bool has_suffix(const char *s, const char *suffix) {
-    size_t n = strlen(s), m = strlen(suffix);
-    return n >= m && strcmp(s + n - m, suffix) == 0;
-}
-
 static bl_mtp_finding check_entry(const entry *e, bl_err *err) {
     size_t n = strlen(e->key);
     if (n == strlen(BL_MTP_PREFIX) || n > BL_MTP_MAX_KEY_BYTES) {
@@ -342,7 +337,7 @@ static bl_mtp_finding check_entry(const entry *e, bl_err *err) {
     if (bl_name_check(e->shard, strlen(e->shard), BL_MTP_MAX_SHARD_NAME, INDEX ": shard", err) != BL_OK) {
         return BL_MTP_FOUND_SHARD_NAME;
     }
-    if (strpbrk(e->shard, "/\\") || strstr(e->shard, "..") || !has_suffix(e->shard, ".safetensors")) {
+    if (strpbrk(e->shard, "/\\") || strstr(e->shard, "..") || !bl_name_ends(e->shard, ".safetensors")) {
         FIND(err, BL_MTP_FOUND_SHARD_NAME,
              INDEX ": shard '%.*s' is no bare file name that ends in .safetensors", SHOWN(e->shard));
     }
@@ -467,14 +462,14 @@ static bool quantization_covers(const json_t *q, const char *key) {
 static bl_mtp_finding check_dtype(const json_t *map, const bl_tensor_view *t, bl_err *err) {
     const char *allowed = NULL;
     bool ok = false;
-    if (has_suffix(t->name, ".biases")) {
+    if (bl_name_ends(t->name, ".biases")) {
         ok = t->dtype == BL_DTYPE_BF16;
         allowed = "BF16";
-    } else if (has_suffix(t->name, ".scales")) {
+    } else if (bl_name_ends(t->name, ".scales")) {
         bool affine = map_has(map, t->name, ".biases");
         ok = t->dtype == (affine ? BL_DTYPE_BF16 : BL_DTYPE_U8);
         allowed = affine ? "BF16" : "U8 (without biases)";
-    } else if (has_suffix(t->name, ".weight") && map_has(map, t->name, ".scales")) {
+    } else if (bl_name_ends(t->name, ".weight") && map_has(map, t->name, ".scales")) {
         ok = t->dtype == BL_DTYPE_U32;
         allowed = "U32 (with scales)";
     } else {
@@ -499,7 +494,7 @@ static bl_mtp_finding check_tensor(const bl_safetensors *st, const entry *e, con
         FIND(err, BL_MTP_FOUND_TENSOR_EMPTY, "tensor '%.*s' has 0 bytes", SHOWN(e->key));
     }
     LOOK(check_dtype(map, t, err));
-    if (has_suffix(e->key, ".scales") && !quantization_covers(quantization, e->key)) {
+    if (bl_name_ends(e->key, ".scales") && !quantization_covers(quantization, e->key)) {
         FIND(err, BL_MTP_FOUND_QUANTIZATION, CONFIG ": mtplx_mtp_quantization does not describe '%.*s'",
              SHOWN(e->key));
     }
@@ -681,7 +676,7 @@ static bl_mtp_finding check_member(const char *dir, const char *name, uint64_t *
     if (S_ISLNK(st.st_mode)) {
         FIND(err, BL_MTP_FOUND_FILE_LINK, "'%.*s' is a link, allowed are files", SHOWN(name));
     }
-    if (!S_ISREG(st.st_mode) || (strcmp(name, CONFIG) != 0 && !has_suffix(name, ".safetensors"))) {
+    if (!S_ISREG(st.st_mode) || (strcmp(name, CONFIG) != 0 && !bl_name_ends(name, ".safetensors"))) {
         FIND(err, BL_MTP_FOUND_FILE_STRANGE,
              "'%.*s' is in the folder, allowed are the files " CONFIG " and *.safetensors alone",
              SHOWN(name));
@@ -724,7 +719,7 @@ static bl_mtp_finding list_members(const char *dir, json_t *map, bl_err *err) {
         FIND(err, BL_MTP_FOUND_FOLDER_PATH, "cannot read folder '%.*s': %s", SHOWN(dir), strerror(errno));
     }
     for (struct dirent *e; f == BL_MTP_FOUND_OK && (e = readdir(d));) {
-        if (has_suffix(e->d_name, ".safetensors")) {
+        if (bl_name_ends(e->d_name, ".safetensors")) {
             f = list_file(dir, e->d_name, "", map, err);
         }
     }

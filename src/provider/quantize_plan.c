@@ -26,11 +26,6 @@ static bool is_float(bl_dtype t) {
     return t == BL_DTYPE_F32 || t == BL_DTYPE_F16 || t == BL_DTYPE_BF16;
 }
 
-static bool ends(const char *s, const char *with) {
-    size_t n = strlen(s), m = strlen(with);
-    return n >= m && strcmp(s + n - m, with) == 0;
-}
-
 static bl_code add(bl_quantize_plan *p, const bl_quantize_job *j, bl_quantize_job **ret, bl_err *err) {
     if (p->n == p->cap) {
         uint32_t cap = BL_MAX(p->cap * 2, 64u);
@@ -105,7 +100,8 @@ static bl_code base_job(const bl_quantize_plan *p, const bl_tensor_view *t, cons
     }
     j.dtype = t->dtype;
     if (is_float(t->dtype)) {
-        bool cast = p->o->cast && !ends(t->name, "A_log"); /* the state's decay stays as exact as it is */
+        bool cast =
+            p->o->cast && !bl_name_ends(t->name, "A_log"); /* the state's decay stays as exact as it is */
         j.dtype = to->head ? BL_DTYPE_BF16
                   : cast   ? p->o->dtype
                            : t->dtype; /* readers of heads ask for bf16 */
@@ -298,7 +294,7 @@ static bool dropped(const bl_quantize_plan *p, const bl_tensor_view *t, const bl
     if (to->rule == BL_QUANTIZE_SKIP || (to->head && p->o->head == BL_QUANTIZE_HEAD_NONE)) {
         return true;
     }
-    if (ends(t->name, "lm_head.weight")) {
+    if (bl_name_ends(t->name, "lm_head.weight")) {
         return p->tied; /* a copy of the embedding that nobody reads */
     }
     bool kv = strstr(t->name, ".self_attn.k_proj.") || strstr(t->name, ".self_attn.v_proj.") ||
@@ -356,7 +352,7 @@ bool bl_quantize_stores_centred(const bl_quantize_family *family, const bl_check
     }
     for (size_t i = 0; i < bl_checkpoint_count(c); i++) {
         const bl_tensor_view *t = bl_checkpoint_at(c, i);
-        if (ends(t->name, "conv1d.weight") && t->n_dims == 3 && t->dims[2] != 1) {
+        if (bl_name_ends(t->name, "conv1d.weight") && t->n_dims == 3 && t->dims[2] != 1) {
             return true;
         }
     }

@@ -218,11 +218,6 @@ static bool begins(const char *s, const char *with) {
     return strncmp(s, with, strlen(with)) == 0;
 }
 
-static bool ends(const char *s, const char *with) {
-    size_t n = strlen(s), m = strlen(with);
-    return n >= m && strcmp(s + n - m, with) == 0;
-}
-
 /* Towers of the multimodal wrappers, and quantities that nothing reads. */
 static bool is_skipped(const char *name) {
     static const char *const towers[] = {"vision_tower.",         "audio_tower.", "visual.",
@@ -237,7 +232,7 @@ static bool is_skipped(const char *name) {
         }
     }
     for (size_t i = 0; i < BL_COUNTOF(leaves); i++) {
-        if (ends(name, leaves[i])) {
+        if (bl_name_ends(name, leaves[i])) {
             return true;
         }
     }
@@ -325,7 +320,7 @@ static bool compose(const char *root, const char *leaf, const char *to, uint32_t
     if (n < 0 || n >= 256) {
         return false;
     }
-    if (!to && module && ends(ret, ".weight")) {
+    if (!to && module && bl_name_ends(ret, ".weight")) {
         ret[n - (int)strlen(".weight")] = '\0';
     }
     return true;
