@@ -146,18 +146,22 @@ bl_code bl_file_write_atomic(const char *path, const void *data, size_t n, bl_er
     return rc;
 }
 
+bl_code bl_file_sync_dir(const char *path, bl_err *err) {
+    int fd = bl_os.open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd < 0) {
+        return fail_errno("open folder", path, err);
+    }
+    bl_code rc = bl_os.fsync(fd) == 0 ? BL_OK : fail_errno("sync folder", path, err);
+    bl_os.close(fd);
+    return rc;
+}
+
 static bl_code sync_folder_of(const char *path, bl_err *err) {
     char folder[4096];
     const char *slash = strrchr(path, '/');
     size_t len = slash == NULL ? 0 : slash == path ? 1 : (size_t)(slash - path);
     snprintf(folder, sizeof folder, "%.*s", len > 0 ? (int)len : 1, len > 0 ? path : ".");
-    int fd = bl_os.open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    if (fd < 0) {
-        return fail_errno("open folder", folder, err);
-    }
-    bl_code rc = bl_os.fsync(fd) == 0 ? BL_OK : fail_errno("sync folder", folder, err);
-    bl_os.close(fd);
-    return rc;
+    return bl_file_sync_dir(folder, err);
 }
 
 static bl_code write_synced(const char *tmp, const void *data, size_t n, mode_t mode, bl_err *err) {

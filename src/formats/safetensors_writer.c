@@ -11,6 +11,7 @@
 
 #include "base/base.h"
 #include "base/buf.h"
+#include "base/file.h"
 #include "base/os.h"
 #include "formats/limits.h"
 #include "formats/names.h"
@@ -547,16 +548,6 @@ static bl_code rename_file(bl_safetensors_writer *w, out_file *f, bl_err *err) {
     return BL_OK;
 }
 
-static bl_code sync_folder(const bl_safetensors_writer *w, bl_err *err) {
-    int fd = bl_os.open(w->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    if (fd < 0) {
-        return fail_errno("open", w->dir, err);
-    }
-    bl_code rc = bl_os.fsync(fd) == 0 ? BL_OK : fail_errno("sync", w->dir, err);
-    bl_os.close(fd);
-    return rc;
-}
-
 static bl_code rename_all(bl_safetensors_writer *w, bl_err *err) {
     static const char last[] = "config.json"; /* what makes a folder a model */
     for (uint32_t pass = 0; pass < 2; pass++) {
@@ -566,7 +557,7 @@ static bl_code rename_all(bl_safetensors_writer *w, bl_err *err) {
             }
         }
     }
-    return sync_folder(w, err);
+    return bl_file_sync_dir(w->dir, err);
 }
 
 bl_code bl_safetensors_writer_finish(bl_safetensors_writer *w, bl_err *err) {

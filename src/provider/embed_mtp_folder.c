@@ -318,21 +318,11 @@ bl_code bl_embed_mtp_take_files(bl_embed_mtp *e, uint64_t head_bytes, bl_err *er
     return rc;
 }
 
-static bl_code sync_folder(const char *dir, bl_err *err) {
-    int fd = bl_os.open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    if (fd < 0) {
-        return fail_errno("open", dir, err);
-    }
-    bl_code rc = bl_os.fsync(fd) == 0 ? BL_OK : fail_errno("sync", dir, err);
-    (void)bl_os.close(fd);
-    return rc;
-}
-
 bl_code bl_embed_mtp_publish(bl_embed_mtp *e, bl_err *err) {
-    BL_TRY(sync_folder(e->folder, err));
+    BL_TRY(bl_file_sync_dir(e->folder, err));
     if (bl_os.rename(e->folder, e->o->out) != 0) {
         return fail_errno("rename to", e->o->out, err);
     }
     snprintf(e->folder, sizeof e->folder, "%s", e->o->out); /* what a failure from here on removes */
-    return sync_folder(e->parent, err);
+    return bl_file_sync_dir(e->parent, err);
 }
