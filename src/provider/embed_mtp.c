@@ -36,14 +36,9 @@ static bl_code check_options(const bl_embed_mtp_options *o, bl_err *err) {
 static bl_code read_map(bl_embed_mtp *e, bl_err *err) {
     bl_buf b;
     json_t *index = NULL;
-    bl_err none = {0};
-    bl_code rc = bl_checkpoint_read_side(e->target, INDEX, BL_ST_MAX_INDEX_BYTES, &b, &none);
-    if (rc == BL_ENOTFOUND) {
-        return BL_OK;
-    }
+    bl_code rc = bl_checkpoint_read_side(e->target, INDEX, BL_ST_MAX_INDEX_BYTES, &b, err);
     if (rc != BL_OK) {
-        bl_buf_done(&b);
-        BL_FAIL(err, rc, "%s", none.msg);
+        return rc == BL_ENOTFOUND ? BL_OK : rc;
     }
     rc = bl_json_parse(bl_buf_str(&b), b.len, BL_ST_MAX_DEPTH, INDEX, &index, err);
     bl_buf_done(&b);
