@@ -688,8 +688,9 @@ static bl_mtp_finding check_member(const char *dir, const char *name, uint64_t *
     return BL_MTP_FOUND_OK;
 }
 
-/* Every member; names are hidden from nobody but the folder itself and its parent. */
-static bl_mtp_finding check_members(const char *dir, bl_err *err) {
+/* Every member; names are hidden from nobody but the folder itself and its parent. Those of weights go to
+ * shards. */
+static bl_mtp_finding check_members(const char *dir, json_t *shards, bl_err *err) {
     uint64_t bytes = 0;
     unsigned n = 0;
     bl_mtp_finding f = BL_MTP_FOUND_OK;
@@ -707,20 +708,10 @@ static bl_mtp_finding check_members(const char *dir, bl_err *err) {
                              "the folder has more than %u files, which are allowed", BL_MTP_MAX_FILES);
             f = BL_MTP_FOUND_TOO_MANY_FILES;
         }
-    }
-    closedir(d);
-    return f;
-}
-
-static bl_mtp_finding list_members(const char *dir, json_t *map, bl_err *err) {
-    bl_mtp_finding f = BL_MTP_FOUND_OK;
-    DIR *d = opendir(dir);
-    if (!d) {
-        FIND(err, BL_MTP_FOUND_FOLDER_PATH, "cannot read folder '%.*s': %s", SHOWN(dir), strerror(errno));
-    }
-    for (struct dirent *e; f == BL_MTP_FOUND_OK && (e = readdir(d));) {
-        if (bl_name_ends(e->d_name, ".safetensors")) {
-            f = list_file(dir, e->d_name, "", map, err);
+        if (f == BL_MTP_FOUND_OK && strcmp(e->d_name, CONFIG) != 0 &&
+            json_array_append_new(shards, json_string(e->d_name)) != 0) {
+            (void)bl_err_set(err, BL_ENOMEM, __FILE__, __LINE__, "no memory for the names of files");
+            f = BL_MTP_FOUND_NO_MEMORY;
         }
     }
     closedir(d);
@@ -749,12 +740,6 @@ static bl_mtp_finding collect_all(json_t *map, entry *list, size_t *ret_n, bl_er
     qsort(list, n, sizeof *list, cmp_entry);
     *ret_n = n;
     return BL_MTP_FOUND_OK;
-}
-
-static bl_mtp_finding inspect_members(const char *dir, const bl_mtp_probe *p, json_t *map,
-                                      bl_mtp_inspection *ret, bl_err *err) {
-    LOOK(list_members(dir, map, err));
-    return inspect_tensors(dir, p, map, collect_all, ret, err);
 }
 
 /* Of config.json: the family, the block, and how its matrices are quantised, into p. */
@@ -801,6 +786,16 @@ static bl_mtp_finding read_local_config(const char *dir, bl_mtp_probe *p, bl_mtp
     return f;
 }
 
+static bl_mtp_finding inspect_members(const char *dir, bl_mtp_probe *p, json_t *shards, json_t *map,
+                                      bl_mtp_inspection *ret, bl_err *err) {
+    LOOK(check_members(dir, shards, err));
+    LOOK(read_local_config(dir, p, ret, err));
+    for (size_t i = 0; i < json_array_size(shards); i++) {
+        LOOK(list_file(dir, json_string_value(json_array_get(shards, i)), "", map, err));
+    }
+    return inspect_tensors(dir, p, map, collect_all, ret, err);
+}
+
 static bl_mtp_finding inspect_local(const char *path, bl_mtp_probe *p, bl_mtp_inspection *ret, bl_err *err) {
     struct stat st;
     if (strlen(path) > BL_MTP_MAX_PATH) {
@@ -815,13 +810,14 @@ static bl_mtp_finding inspect_local(const char *path, bl_mtp_probe *p, bl_mtp_in
         FIND(err, S_ISLNK(st.st_mode) ? BL_MTP_FOUND_FOLDER_LINK : BL_MTP_FOUND_NO_FOLDER,
              "'%.*s' is %s, allowed is a folder", SHOWN(path), S_ISLNK(st.st_mode) ? "a link" : "no folder");
     }
-    LOOK(check_members(path, err));
-    LOOK(read_local_config(path, p, ret, err));
-    json_t *map = json_object();
-    if (!map) {
-        FIND(err, BL_MTP_FOUND_NO_MEMORY, "no memory for the names of the head");
+    json_t *shards = json_array(), *map = json_object();
+    bl_mtp_finding f = BL_MTP_FOUND_NO_MEMORY;
+    if (shards && map) {
+        f = inspect_members(path, p, shards, map, ret, err);
+    } else {
+        (void)bl_err_set(err, BL_ENOMEM, __FILE__, __LINE__, "no memory for the names of the head");
     }
-    bl_mtp_finding f = inspect_members(path, p, map, ret, err);
+    json_decref(shards);
     json_decref(map);
     return f;
 }
