@@ -120,17 +120,12 @@ static bl_code write_all(int fd, const char *path, const void *data, size_t n, b
     return BL_OK;
 }
 
-bl_code bl_file_write_atomic(const char *path, const void *data, size_t n, bl_err *err) {
-    char tmp[4096];
-    int len = snprintf(tmp, sizeof tmp, "%s.tmp.%ld", path, (long)getpid());
-    if (len < 0 || (size_t)len >= sizeof tmp) {
-        BL_FAIL(err, BL_ELIMIT, "path of %zu bytes, %zu allowed", strlen(path), sizeof tmp - 32);
+/* Fills the open temporary and renames it over path, or removes it. rc: what has happened to it so far. */
+static bl_code put_in_place(int fd, bl_code rc, const char *tmp, const char *path, const void *data, size_t n,
+                            bl_err *err) {
+    if (rc == BL_OK) {
+        rc = write_all(fd, tmp, data, n, err);
     }
-    int fd = bl_os.open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0) {
-        return fail_errno("create", tmp, err);
-    }
-    bl_code rc = write_all(fd, tmp, data, n, err);
     if (rc == BL_OK && bl_os.fsync(fd) != 0) {
         rc = fail_errno("sync", tmp, err);
     }
@@ -144,6 +139,19 @@ bl_code bl_file_write_atomic(const char *path, const void *data, size_t n, bl_er
         bl_os.unlink(tmp);
     }
     return rc;
+}
+
+bl_code bl_file_write_atomic(const char *path, const void *data, size_t n, bl_err *err) {
+    char tmp[4096];
+    int len = snprintf(tmp, sizeof tmp, "%s.tmp.%ld", path, (long)getpid());
+    if (len < 0 || (size_t)len >= sizeof tmp) {
+        BL_FAIL(err, BL_ELIMIT, "path of %zu bytes, %zu allowed", strlen(path), sizeof tmp - 32);
+    }
+    int fd = bl_os.open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        return fail_errno("create", tmp, err);
+    }
+    return put_in_place(fd, BL_OK, tmp, path, data, n, err);
 }
 
 bl_code bl_file_sync_dir(const char *path, bl_err *err) {
@@ -164,38 +172,20 @@ static bl_code sync_folder_of(const char *path, bl_err *err) {
     return bl_file_sync_dir(folder, err);
 }
 
-static bl_code write_synced(const char *tmp, const void *data, size_t n, mode_t mode, bl_err *err) {
-    int fd = bl_os.open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0) {
-        return fail_errno("create", tmp, err);
-    }
-    bl_code rc = bl_os.fchmod(fd, mode) == 0 ? BL_OK : fail_errno("set permissions of", tmp, err);
-    if (rc == BL_OK) {
-        rc = write_all(fd, tmp, data, n, err);
-    }
-    if (rc == BL_OK && bl_os.fsync(fd) != 0) {
-        rc = fail_errno("sync", tmp, err);
-    }
-    if (bl_os.close(fd) != 0 && rc == BL_OK) {
-        rc = fail_errno("close", tmp, err);
-    }
-    return rc;
-}
-
 bl_code bl_file_replace(const char *path, const void *data, size_t n, mode_t mode, bl_err *err) {
     char tmp[4096];
     int len = snprintf(tmp, sizeof tmp, "%s.tmp", path);
     if (len < 0 || (size_t)len >= sizeof tmp) {
         BL_FAIL(err, BL_ELIMIT, "path of %zu bytes, %zu allowed", strlen(path), sizeof tmp - 5);
     }
-    bl_code rc = write_synced(tmp, data, n, mode, err);
-    if (rc == BL_OK && bl_os.rename(tmp, path) != 0) {
-        rc = fail_errno("rename to", path, err);
-    }
-    if (rc != BL_OK) {
-        bl_os.unlink(tmp);
+    int fd = bl_os.open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) {
+        bl_code rc = fail_errno("create", tmp, err);
+        bl_os.unlink(tmp); /* a link, or a file of another owner: not in the way of the next try */
         return rc;
     }
+    bl_code rc = bl_os.fchmod(fd, mode) == 0 ? BL_OK : fail_errno("set permissions of", tmp, err);
+    BL_TRY(put_in_place(fd, rc, tmp, path, data, n, err));
     return sync_folder_of(path, err);
 }
 
