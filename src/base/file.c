@@ -211,6 +211,20 @@ bl_code bl_file_make_dirs(const char *path, bl_err *err) {
     return BL_OK;
 }
 
+bl_code bl_file_make_parent(const char *path, bl_err *err) {
+    char folder[4096];
+    const char *slash = strrchr(path, '/');
+    if (slash == NULL || slash == path) {
+        return BL_OK;
+    }
+    size_t n = (size_t)(slash - path);
+    if (n >= sizeof folder) {
+        BL_FAIL(err, BL_ELIMIT, "folder path of %zu bytes, 1 to %zu allowed", n, sizeof folder - 1);
+    }
+    snprintf(folder, sizeof folder, "%.*s", (int)n, path);
+    return bl_file_is_dir(folder) ? BL_OK : bl_file_make_dirs(folder, err);
+}
+
 bl_code bl_file_check_new_dir(const char *path, bool *ret_exists, bl_err *err) {
     struct stat st;
     *ret_exists = lstat(path, &st) == 0 || errno != ENOENT;

@@ -40,6 +40,8 @@ bl_code bl_file_replace(const char *path, const void *data, size_t n, mode_t mod
 
 /* mkdir -p with mode 0700 for new components. */
 bl_code bl_file_make_dirs(const char *path, bl_err *err) BL_MUST_CHECK;
+/* The same for the folder that path is in. */
+bl_code bl_file_make_parent(const char *path, bl_err *err) BL_MUST_CHECK;
 /* What was made, renamed or removed in the folder lasts. */
 bl_code bl_file_sync_dir(const char *path, bl_err *err) BL_MUST_CHECK;
 /* May the folder be filled with something new? BL_OK when there is none (*ret_exists false) or an empty one;

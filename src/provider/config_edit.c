@@ -30,16 +30,6 @@ struct bl_config_edit {
 
 /* ---- beginning and end --------------------------------------------------------------------------------- */
 
-static bl_code make_folder(const char *path, bl_err *err) {
-    char folder[PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    if (slash == NULL || slash == path) {
-        return BL_OK;
-    }
-    snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
-    return bl_file_is_dir(folder) ? BL_OK : bl_file_make_dirs(folder, err);
-}
-
 static bl_code take_lock(bl_config_edit *e, bl_err *err) {
     char lock[PATH_MAX + 8], shown[112];
     snprintf(lock, sizeof lock, "%s.lock", e->path);
@@ -65,7 +55,7 @@ static bl_code begin(bl_config_edit *e, const char *path, bl_err *err) {
             BL_FAIL(err, BL_ELIMIT, "'%s': the path is too long", config_shown_path(path, shown));
         }
     }
-    BL_TRY(make_folder(e->path, err));
+    BL_TRY(bl_file_make_parent(e->path, err));
     BL_TRY(take_lock(e, err));
     BL_TRY(bl_config_open(e->path, &e->now, err));
     e->mode = bl_config_exists(e->now) ? e->now->mode : NEW_FILE_MODE;

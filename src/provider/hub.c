@@ -455,21 +455,10 @@ static void on_note(void *user, const char *line) {
     bl_pull_emit(&p->r->pull, &(bl_pull_event){.kind = BL_PULL_NOTE, .text = line});
 }
 
-static bl_code make_parent(const char *path, bl_err *err) {
-    char dir[BL_STORE_MAX_PATH];
-    snprintf(dir, sizeof(dir), "%s", path);
-    char *slash = strrchr(dir, '/');
-    if (slash == NULL || slash == dir) {
-        return BL_OK;
-    }
-    *slash = '\0';
-    return bl_file_make_dirs(dir, err);
-}
-
 static bl_code fetch_one(pull *p, hub_file *f, bl_err *err) {
     char path[BL_STORE_MAX_PATH];
     BL_TRY(path_of(p->partial, f, true, path, err));
-    BL_TRY(make_parent(path, err));
+    BL_TRY(bl_file_make_parent(path, err));
     if (f->hash != BL_HASH_NONE && has_size_on_disk(path, f)) {
         return BL_OK; /* whole from an earlier run: it got this name only after its hash was right */
     }
@@ -539,7 +528,7 @@ static bl_code move_into_place(pull *p, bl_err *err) {
             }
             BL_TRY(path_of(p->partial, f, true, from, err));
             BL_TRY(path_of(p->folder, f, false, to, err));
-            BL_TRY(make_parent(to, err));
+            BL_TRY(bl_file_make_parent(to, err));
             if (bl_os.rename(from, to) != 0) {
                 BL_FAIL(err, BL_EIO, "cannot put '%s' in place: %s", to, strerror(errno));
             }

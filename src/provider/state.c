@@ -112,23 +112,9 @@ json_t *bl_state_to_json(const bl_state *s) {
     return j;
 }
 
-static bl_code make_folder(const char *path, bl_err *err) {
-    char dir[4096];
-    const char *slash = strrchr(path, '/');
-    if (!slash || slash == path) {
-        return BL_OK;
-    }
-    if ((size_t)(slash - path) >= sizeof dir) {
-        BL_FAIL(err, BL_ELIMIT, "the path of the state file has %zu bytes, allowed are %zu", strlen(path),
-                sizeof dir - 1);
-    }
-    snprintf(dir, sizeof dir, "%.*s", (int)(slash - path), path);
-    return bl_file_make_dirs(dir, err);
-}
-
 bl_code bl_state_write(const char *path, bl_state *s, bl_err *err) {
     BL_ASSERT(s->n_slots <= BL_STATE_MAX_SLOTS);
-    BL_TRY(make_folder(path, err));
+    BL_TRY(bl_file_make_parent(path, err));
     s->schema = BL_STATE_SCHEMA;
     s->written_at = bl_clock_wall_s();
     json_t *j = bl_state_to_json(s);
