@@ -12,15 +12,7 @@ bl_code bl_cli_config_path(const bl_cli_config_args *a, const char *home, char r
     return bl_config_path(a->file, a->config_home, home, ret, err);
 }
 
-bl_code bl_cli_config_open(const bl_cli_config_args *a, const char *home, bl_config **ret, bl_err *err) {
-    char path[BL_CONFIG_MAX_PATH];
-    BL_TRY(bl_cli_config_path(a, home, path, err));
-    BL_TRY(bl_config_open(path, ret, err));
-    bl_cli_config_warn(*ret);
-    return BL_OK;
-}
-
-void bl_cli_config_warn(const bl_config *c) {
+static void warn(const bl_config *c) {
     size_t n = bl_config_n_warnings(c);
     for (size_t i = 0; i < n; i++) {
         bl_cli_errorf("warning: %s", bl_config_warning(c, i));
@@ -28,6 +20,14 @@ void bl_cli_config_warn(const bl_config *c) {
     if (n == BL_CONFIG_MAX_WARNINGS) {
         bl_cli_errorf("warning: %s: there may be more of these", bl_config_file(c));
     }
+}
+
+bl_code bl_cli_config_open(const bl_cli_config_args *a, const char *home, bl_config **ret, bl_err *err) {
+    char path[BL_CONFIG_MAX_PATH];
+    BL_TRY(bl_cli_config_path(a, home, path, err));
+    BL_TRY(bl_config_open(path, ret, err));
+    warn(*ret);
+    return BL_OK;
 }
 
 /* Depth is bounded by the parser's. NULL: no memory. */
@@ -174,6 +174,7 @@ int bl_cli_begin(const bl_command *c, int argc, char **argv, void *values, bl_cl
     bl_err err;
     bl_config *loaded = NULL;
     config->n_texts = 0;
+    config->earlier = false;
     int status = bl_opts_begin(c, argc, argv, values, ret);
     if (status >= 0) {
         return status;
@@ -184,6 +185,7 @@ int bl_cli_begin(const bl_command *c, int argc, char **argv, void *values, bl_cl
     bl_code rc = bl_cli_config_open(config, store->home, &loaded, &err);
     if (rc == BL_OK) {
         filling f = {c, ret, values, config, loaded};
+        config->earlier = bl_config_get(loaded, BL_CONFIG_CONFIG_VERSION)->migrated;
         rc = fill(&f, NULL, &err);
         if (rc == BL_OK && model != NULL && *model != NULL) {
             rc = fill(&f, *model, &err);
@@ -196,18 +198,15 @@ int bl_cli_begin(const bl_command *c, int argc, char **argv, void *values, bl_cl
 void bl_cli_config_migrate(const bl_cli_config_args *a, const char *home) {
     char path[BL_CONFIG_MAX_PATH];
     bl_err err;
-    bl_config *c = NULL;
     bl_config_edit *e = NULL;
     bool written = false;
-    if (bl_cli_config_path(a, home, path, &err) != BL_OK || bl_config_load(path, &c, &err) != BL_OK) {
-        return; /* no file, or one that the command has already stopped at */
-    }
-    bool earlier = bl_config_get(c, BL_CONFIG_CONFIG_VERSION)->migrated;
-    bl_config_free(c);
-    if (!earlier) {
+    if (!a->earlier) {
         return;
     }
-    bl_code rc = bl_config_edit_begin(path, &e, &err);
+    bl_code rc = bl_cli_config_path(a, home, path, &err);
+    if (rc == BL_OK) {
+        rc = bl_config_edit_begin(path, &e, &err);
+    }
     if (rc == BL_OK) {
         rc = bl_config_edit_migrate(e, &err);
     }
