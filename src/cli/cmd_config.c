@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/config_args.h"
+#include "formats/names.h"
 
 typedef struct {
     bl_cli_store_args store;
@@ -96,11 +97,6 @@ static bl_code setting_open(const config_args *a, const bl_config *c, bl_config_
 
 static void setting_done(setting *s) {
     bl_buf_done(&s->value);
-}
-
-static const char *base_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash != NULL ? slash + 1 : path;
 }
 
 /* "default", "provider.toml:12", "environment NAME" */
@@ -220,7 +216,7 @@ static bl_code show_table(const config_args *a, const bl_config *c, bl_err *err)
         char origin[BL_CONFIG_MAX_PATH];
         bl_code rc = setting_open(a, c, (bl_config_id)id, &s, err);
         if (rc == BL_OK) {
-            write_origin(&s, base_name(bl_config_file(c)), origin, sizeof origin);
+            write_origin(&s, bl_name_of_path(bl_config_file(c)), origin, sizeof origin);
             printf("%-43s ", s.name);
             bl_cli_print_text(s.value.len > 0 ? bl_buf_str(&s.value) : "-");
             printf("%*s  ", (int)(s.value.len < 14 ? 14 - BL_MAX(s.value.len, (size_t)1) : 0), "");
