@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/base.h"
-#include "base/words.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/config_args.h"
@@ -406,12 +405,9 @@ static bl_code write_change(const char *path, const change *ch, bool *ret_writte
 
 static bl_code tell_change(const config_args *a, const char *path, const change *ch, bool written,
                            bl_err *err) {
-    const bl_config_key *k = bl_config_key_of(ch->id);
-    const char *env = a->env[ch->id];
-    bool overruled = env != NULL && env[0] != '\0' && k->env_role != BL_CONFIG_ENV_STANDS_IN &&
-                     (k->env_role != BL_CONFIG_ENV_SWITCH || bl_word_is_off(env));
-    if (overruled) {
-        bl_cli_errorf("warning: %s is set in this environment and goes before the file", k->env);
+    if (bl_config_env_decides(ch->id, true, a->env[ch->id])) {
+        bl_cli_errorf("warning: %s is set in this environment and goes before the file",
+                      bl_config_key_of(ch->id)->env);
     }
     if (a->json) {
         json_t *value = NULL;

@@ -326,18 +326,18 @@ bl_code bl_config_typed(bl_config_id id, bool entry, const char *what, const cha
 
 /* ---- what is in force ---------------------------------------------------------------------------------- */
 
-static bool env_decides(const bl_config_key *k, const bl_config_value *v, const char *env) {
+bool bl_config_env_decides(bl_config_id id, bool in_file, const char *env) {
     if (!given(env)) {
         return false;
     }
-    switch (k->env_role) {
+    switch (bl_config_key_of(id)->env_role) {
     case BL_CONFIG_ENV_NONE:
         return false;
     case BL_CONFIG_ENV_WINS:
     case BL_CONFIG_ENV_PRESENT:
         return true;
     case BL_CONFIG_ENV_STANDS_IN:
-        return !v->in_file;
+        return !in_file;
     case BL_CONFIG_ENV_SWITCH:
         return bl_word_is_off(env);
     }
@@ -348,7 +348,7 @@ bl_code bl_config_effective(const bl_config *c, bl_config_id id, const char *env
                             bl_config_origin *ret_origin, bl_err *err) {
     const bl_config_key *k = bl_config_key_of(id);
     const bl_config_value *v = bl_config_get(c, id);
-    if (env_decides(k, v, env)) {
+    if (bl_config_env_decides(id, v->in_file, env)) {
         *ret_origin = BL_CONFIG_FROM_ENV;
         return k->env_value != NULL ? bl_buf_append_str(ret, k->env_value, err)
                                     : bl_config_typed(id, false, k->env, env, ret, err);

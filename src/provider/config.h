@@ -167,6 +167,10 @@ typedef enum {
     BL_CONFIG_FROM_COMMAND_LINE /* said by cli/ alone */
 } bl_config_origin;
 
+/* Whether the key's variable, of that value (NULL or "": unset), goes before the file; in_file: the key
+ * stands in it. */
+bool bl_config_env_decides(bl_config_id id, bool in_file, const char *env);
+
 /* The value in force, as it would be written, appended to *ret; env is the variable's value, NULL or "" when
  * unset. BL_EINVAL: the variable holds what the key does not take. */
 bl_code bl_config_effective(const bl_config *c, bl_config_id id, const char *env, bl_buf *ret,
