@@ -80,9 +80,8 @@ const bl_toml_node *bl_toml_find(const bl_toml_node *table, const char *key);
 bl_code bl_toml_quote(const char *s, size_t n, bl_buf *ret, bl_err *err) BL_MUST_CHECK;
 bl_code bl_toml_quote_key(const char *s, size_t n, bl_buf *ret, bl_err *err) BL_MUST_CHECK;
 
-/* The text with [at, end) replaced, appended to *ret. */
-bl_code bl_toml_splice(const bl_toml *t, uint32_t at, uint32_t end, const char *with, bl_buf *ret,
-                       bl_err *err) BL_MUST_CHECK;
+/* How the first line of the text ends: what a line that is added to it ends with. */
+const char *bl_toml_line_end(const bl_toml *t);
 
 /* The text with path[0].path[1]... = value, appended to *ret. A value that stands there is replaced in its
  * place; else the assignment is added behind the last one of its table, in the way that table is written

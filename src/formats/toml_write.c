@@ -29,8 +29,9 @@ bl_code bl_toml_quote_key(const char *s, size_t n, bl_buf *ret, bl_err *err) {
     return bare ? bl_buf_append(ret, s, n, err) : bl_toml_quote(s, n, ret, err);
 }
 
-bl_code bl_toml_splice(const bl_toml *t, uint32_t at, uint32_t end, const char *with, bl_buf *ret,
-                       bl_err *err) {
+/* The text with [at, end) replaced, appended to *ret. */
+static bl_code splice(const bl_toml *t, uint32_t at, uint32_t end, const char *with, bl_buf *ret,
+                      bl_err *err) {
     BL_ASSERT(at <= end && end <= t->n);
     BL_TRY(bl_buf_append(ret, t->text, at, err));
     BL_TRY(bl_buf_append_str(ret, with, err));
@@ -72,7 +73,7 @@ static bl_code descend(const bl_toml *t, const char *const *path, size_t n_path,
     return BL_OK;
 }
 
-static const char *line_end(const bl_toml *t) {
+const char *bl_toml_line_end(const bl_toml *t) {
     const char *lf = strchr(t->text, '\n');
     return lf != NULL && lf > t->text && lf[-1] == '\r' ? "\r\n" : "\n";
 }
@@ -93,7 +94,7 @@ static bl_code append_assignment(const char *const *path, size_t n, const char *
 
 /* On a line of its own behind the one that holds byte `behind`; in front of everything for 0. */
 static bl_code put_line(const bl_toml *t, uint32_t behind, const char *line, bl_buf *ret, bl_err *err) {
-    const char *eol = line_end(t);
+    const char *eol = bl_toml_line_end(t);
     uint32_t at = behind;
     if (behind > 0) {
         const char *lf = memchr(t->text + behind, '\n', t->n - behind);
@@ -110,7 +111,7 @@ static bl_code put_line(const bl_toml *t, uint32_t behind, const char *line, bl_
 /* A header of its own at the end of the text. */
 static bl_code put_table(const bl_toml *t, const char *const *path, size_t n_path, const char *value,
                          bl_buf *ret, bl_err *err) {
-    const char *eol = line_end(t);
+    const char *eol = bl_toml_line_end(t);
     BL_TRY(bl_buf_append(ret, t->text, t->n, err));
     if (t->n > 0) {
         BL_TRY(bl_buf_printf(ret, err, "%s%s", t->text[t->n - 1] != '\n' ? eol : "", eol));
@@ -177,5 +178,5 @@ bl_code bl_toml_put(const bl_toml *t, const char *const *path, size_t n_path, co
         BL_FAIL(err, BL_EINVAL, "'%.60s' is written as a table of its own (line %u), not as one value",
                 path[n_path - 1], there->line);
     }
-    return bl_toml_splice(t, there->at, there->end, value, ret, err);
+    return splice(t, there->at, there->end, value, ret, err);
 }

@@ -139,7 +139,6 @@ static bl_code apply(const bl_config *c, patch *s, size_t n, bl_buf *ret, bl_err
 /* The stamp where it stands, or in front of everything: it has to be above the first table. */
 static patch stamp(const bl_config *c) {
     patch s = {0};
-    size_t n = 0;
     const bl_toml_node *there = bl_toml_find(bl_toml_root(c->doc), "config_version");
     if (there != NULL) {
         s.at = there->at;
@@ -147,10 +146,7 @@ static patch stamp(const bl_config *c) {
         snprintf(s.with, sizeof s.with, "%u", BL_CONFIG_VERSION);
         return s;
     }
-    const char *text = bl_toml_text(c->doc, &n);
-    const char *lf = strchr(text, '\n');
-    snprintf(s.with, sizeof s.with, "config_version = %u%s", BL_CONFIG_VERSION,
-             lf != NULL && lf > text && lf[-1] == '\r' ? "\r\n" : "\n");
+    snprintf(s.with, sizeof s.with, "config_version = %u%s", BL_CONFIG_VERSION, bl_toml_line_end(c->doc));
     return s;
 }
 
