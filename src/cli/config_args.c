@@ -136,7 +136,6 @@ static bl_code set_general(filling *f, size_t i, bl_config_id id, bl_err *err) {
 }
 
 static bl_code set_for_model(filling *f, size_t i, bl_config_id id, const char *model, bl_err *err) {
-    static const char *const words[] = {"auto", "paged", "contiguous"};
     uint64_t n = 0;
     uint32_t word = 0;
     if (id == BL_CONFIG_MAX_CONCURRENT &&
@@ -147,7 +146,8 @@ static bl_code set_for_model(filling *f, size_t i, bl_config_id id, const char *
     }
     if (id == BL_CONFIG_KV_BACKEND &&
         bl_config_map_word(f->config, BL_CONFIG_KV_BACKEND_BY_MODEL, model, &word)) {
-        return set_option(f, i, "backend.engine_v2_kv_backend_by_model", words[word], err);
+        return set_option(f, i, "backend.engine_v2_kv_backend_by_model",
+                          bl_config_word(bl_config_key_of(id), word), err);
     }
     return BL_OK;
 }

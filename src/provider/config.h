@@ -102,6 +102,8 @@ typedef struct {
 } bl_config_key;
 
 const bl_config_key *bl_config_key_of(bl_config_id id);
+/* A word of a key's choices by its index in them. */
+const char *bl_config_word(const bl_config_key *k, uint32_t index);
 /* "backend.mtp_mode" in ret; returns ret. */
 const char *bl_config_key_name(bl_config_id id, char ret[96]);
 /* "true or false", "0 to 65535", "\"auto\", \"on\" or \"off\"", ... */

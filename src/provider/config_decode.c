@@ -97,22 +97,25 @@ static bool is_number_of(const bl_config_key *k, const bl_toml_node *n) {
     return n->kind == BL_TOML_INT && n->v.i >= 0 && (uint64_t)n->v.i >= k->min && (uint64_t)n->v.i <= k->max;
 }
 
-/* The first word of the choices, kept in the program. */
-static void set_word(const bl_config_key *k, int index, bl_config_value *v) {
+const char *bl_config_word(const bl_config_key *k, uint32_t index) {
     static const char *const words[] = {"auto", "paged", "contiguous", "on", "off", "enforce"};
-    const char *p = k->choices;
-    for (int i = 0; i < index; i++) {
+    const char *p = k->choices, *found = NULL;
+    for (uint32_t i = 0; i < index; i++) {
         p += strcspn(p, "|") + 1;
     }
     size_t n = strcspn(p, "|");
-    v->u = (uint64_t)index;
-    v->text = NULL;
     for (size_t i = 0; i < BL_COUNTOF(words); i++) {
         if (strlen(words[i]) == n && memcmp(words[i], p, n) == 0) {
-            v->text = words[i];
+            found = words[i];
         }
     }
-    BL_ASSERT(v->text != NULL);
+    BL_ASSERT(found != NULL);
+    return found;
+}
+
+static void set_word(const bl_config_key *k, int index, bl_config_value *v) {
+    v->u = (uint64_t)index;
+    v->text = bl_config_word(k, (uint32_t)index);
 }
 
 static void warn_word(decoder *d, const char *key, const char *entry, const bl_toml_node *node) {
